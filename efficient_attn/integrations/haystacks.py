@@ -27,7 +27,7 @@ N_ANSWERS = 10  # that are compared: a right one, and wrong ones
 N_DISTRACTORS = 1  # of each needle of `single`; with three, SmolLM2-135M finds less than 90% at 1,024 tokens
 N_PASSAGES = 32  # of a set for encoders (`passages`)
 N_KEYS, N_VALUES = 4, 4  # of `multi_value`: keys, each with a question, and values of each
-QUESTION_PREFIX = "\n\nAs said above, "  # how questions begin
+QUESTION_PREFIX = "\n\nThe text above says that "  # how questions begin
 LETTERS_PER_TOKEN = 16  # more characters than any document has for each token
 
 

@@ -102,7 +102,7 @@ def test_a_bundled_model_answers_questions() -> None:
     answers = (" piano", " river", " tiger")
     asked = []
     for who, right in (("baker", 0), ("judge", 1)):
-        text_of_question = f"\n\nAs said above, the secret word of the {who} is"
+        text_of_question = f"\n\nThe text above says that the secret word of the {who} is"
         asked.append(Question(text=text_of_question, answers=answers, right=(right,), depths=(0.5,)))
     heard = answer_questions(loaded, "full", Haystack(text=text, questions=tuple(asked)))
     assert [answer.is_right for answer in heard.answers] == [True, True]
