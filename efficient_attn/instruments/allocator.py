@@ -81,25 +81,34 @@ def measure_resident_growth(call: Callable[[], Any]) -> ResidentGrowth:
 
     Only a process that has not made a larger call before shows all of it, because freed memory is reused.
     """
-    _return_freed_pages()
+    _use_new_pages()
     _CLEAR_REFS.write_text(_RESET_PEAK)
     before = read_status("VmRSS")
     if read_status("VmHWM") > before + _RESET_TOLERANCE:
         raise OSError(f"{_CLEAR_REFS} does not reset VmHWM here")
     result = call()
     peak = read_status("VmHWM")
-    _return_freed_pages()
+    _use_new_pages()
     held = read_status("VmRSS")
     del result
     return ResidentGrowth(max(0, peak - before), max(0, held - before))
 
 
-def _return_freed_pages() -> None:
-    """Collect garbage, undo `retain_freed_pages`, and have glibc return what is free: from now on, large blocks are new
-    pages, which are returned when they are freed."""
+def _use_new_pages() -> None:
+    """Collect garbage, undo `retain_freed_pages`, and return what is free: from now on, large blocks are new pages,
+    which are returned when they are freed."""
     gc.collect()
     _set_options(DEFAULT_OPTIONS)
-    if "left alone" not in describe_settings():
+    return_freed_pages()
+
+
+def return_freed_pages(*, above: int = 0) -> None:
+    """Have glibc return what is free, if the process has more than ``above`` bytes of resident memory.
+
+    Blocks of different sizes leave holes between them, so that a process that keeps freed memory can grow to several
+    times what it uses. The next call pays for new pages.
+    """
+    if "left alone" not in describe_settings() and read_status("VmRSS") > above:
         ctypes.CDLL(None).malloc_trim(0)
 
 

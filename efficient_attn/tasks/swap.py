@@ -64,10 +64,14 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
 
 
 def _measure_all_layers(case: Case, row: Row) -> Record:
+    from ..instruments.allocator import return_freed_pages
+    from ..instruments.environment import find_total_memory
     from ..instruments.memory import measure_footprint
     from ..integrations.model_swap import run_pass
     from ..integrations.segments import compare_with_own
 
+    # logits of a long text take gigabytes, of which a worker that keeps freed memory would hold more and more
+    return_freed_pages(above=(find_total_memory() or 0) // 2)
     (model, tokens), baseline = _load_segment(case.group), _run_own_attention(case.group)
     result = baseline if case.variant == EXACT_SPEC else run_pass(model, case.variant, tokens)
     draws = [compare_with_own(model, result.out, baseline.out, tokens)]

@@ -46,6 +46,25 @@ def test_calls_reuse_pages_of_earlier_calls() -> None:
     assert _faults(keep=True) < _faults(keep=False) / 5  # other small allocations may take some pages
 
 
+RETURNED = """
+import torch
+from efficient_attn.instruments.allocator import read_status, retain_freed_pages, return_freed_pages
+retain_freed_pages()
+block, end = torch.ones(50 * 2**20), torch.ones(2**20)  # 200 MiB below a block that stays
+del block
+for above in (2**50, 2**20):
+    return_freed_pages(above=above)
+    print(read_status("VmRSS"))
+"""
+
+
+@pytest.mark.skipif("left alone" in describe_settings(), reason=f"{describe_settings()}")
+def test_freed_pages_are_returned_above_a_limit() -> None:
+    done = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, timeout=120, check=True)
+    kept, returned = map(int, done.stdout.split())
+    assert kept - returned > 190 * 2**20
+
+
 SHIFTS = """
 import os
 import torch
