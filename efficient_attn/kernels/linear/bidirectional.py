@@ -7,7 +7,6 @@ It supports maps of few instructions, whose features are cheaper to make again t
 from functools import partial
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from ...feature_maps import elu_plus_one
@@ -20,13 +19,11 @@ from ..native.building import is_available, load_library
 from . import sums
 from .linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def is_chosen(config: LinearConfig, q: Tensor, keys: KeyInputs) -> bool:
     """Whether `attend` supports a call, with queries ``q [Bh, G, N, D]``, and is selected for it."""
     supported = config.phi in cpp_sums.MAPS and config.divisor in (None, replace_zero_by_one) and not config.decays
-    supported = supported and keys.logs is None and q.device.type == "cpu" and q.dtype in DTYPES
+    supported = supported and keys.logs is None and q.device.type == "cpu" and q.dtype in cpp_sums.DTYPES
     if not supported or not q.dtype == keys.k.dtype == keys.v.dtype or not have_numbers(q, keys.k, keys.v):
         return False
     if config.native:

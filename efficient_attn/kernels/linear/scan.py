@@ -4,8 +4,8 @@
     out_t = phi(q_t)^T S_t / divisor(phi(q_t) . z_t)  [E]
 
 `chunks` computes a stretch, and `cpp_scan` the same in C++, which is selected where it is built and keys have no
-weights. No state is stored for positions or stretches: the backward pass goes over them once in each direction and
-recomputes them. Shapes are those of `sums`.
+weights; for maps of few instructions it makes the features as well. No state is stored for positions or stretches: the
+backward pass goes over them once in each direction and recomputes them. Shapes are those of `sums`.
 """
 
 from dataclasses import replace
@@ -19,9 +19,11 @@ from ...feature_maps import relu
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import GRADIENTS, Candidates, Tunable, TuningPoint, format_kind, make_calls
 from ..custom_ops import have_numbers
+from ..dense import widen
 from ..derivatives import KernelFunction, differentiate_once, wants_gradient
 from ..native import cpp_scan
 from ..native.building import is_available
+from ..native.cpp_sums import DTYPES, MAPS
 from . import chunks, scan_op
 from .chunks import CHUNK
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
@@ -88,6 +90,9 @@ class _ScanFunction(KernelFunction):
     def forward(config: LinearConfig, q: Tensor, *arguments: Any) -> Any:
         keys, past = split_arguments(arguments)
         state, kernel = _make_state(config, start_sums(config, keys, past)), cpp_scan if config.native else chunks
+        if _is_whole(config, q, keys, state):
+            out, totals = cpp_scan.attend_rows(config.phi, q, keys, state, divides=config.divisor is not None)
+            return out if config.wide_rows else out.to(q.dtype), state.kv, state.z, state.reference, totals
         out = config.make_rows(q, state.kv)
         totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in _cut_stretches(config, q, keys.k):
@@ -125,14 +130,26 @@ def _gradients(
     """Gradients by all arguments of `_ScanFunction` but config."""
     q, *arguments, out, totals = saved
     keys, past = split_arguments(arguments)
-    tape, saved_rows = FeatureTape(config), SavedRows(grad, out, *config.divisors(totals))
     state = _make_state(config, start_sums(config, keys, past))
     end_grads = [torch.zeros_like(x) if g is None else g.clone() for g, x in ((grad_kv, state.kv), (grad_z, state.z))]
-    grad_q, references = _backward_queries(tape, q, keys, saved_rows, state)
-    grad_state = _make_state(config, Sums(*end_grads))
-    grad_k, grad_v, grad_logs = _backward_keys(tape, q, keys, saved_rows, references, grad_state)
+    grad_state, tape = _make_state(config, Sums(*end_grads)), FeatureTape(config)
+    if _is_whole(config, q, keys, state):
+        rows, divides = (widen(grad), widen(out), totals), config.divisor is not None
+        grad_q = cpp_scan.backward_query_rows(config.phi, q, keys, rows, state, divides=divides)
+        grad_k, grad_v = cpp_scan.backward_key_rows(config.phi, q, keys, rows, grad_state, divides=divides)
+        grad_logs = None
+    else:
+        saved_rows = SavedRows(grad, out, *config.divisors(totals))
+        grad_q, references = _backward_queries(tape, q, keys, saved_rows, state)
+        grad_k, grad_v, grad_logs = _backward_keys(tape, q, keys, saved_rows, references, grad_state)
     past_grads = (grad_state.kv, grad_state.z) if has_past else (None, None)
     return grad_q, grad_k, grad_v, None, grad_logs, *past_grads, None, *tape.grad_parameters
+
+
+def _is_whole(config: LinearConfig, q: Tensor, keys: KeyInputs, state: ScanState) -> bool:
+    """Whether C++ makes the features of a call and divides its rows, so that it is not cut into stretches."""
+    simple = config.native and config.phi in MAPS and config.divisor in (None, replace_zero_by_one)
+    return simple and q.dtype in DTYPES and q.dtype == keys.k.dtype == keys.v.dtype and state.kv.dtype == torch.float32
 
 
 def _make_state(config: LinearConfig, sums: Sums) -> ScanState:

@@ -118,10 +118,25 @@ def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
     run(*arguments, ctypes.c_int64(torch.get_num_threads()))
 
 
+def contiguous_rows(x: Tensor) -> Tensor:
+    """With each row in one piece; strides between rows are the kernels' business."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 def count_parts(heads: int) -> int:
     """The number of parts of every head that gives each of torch's threads equally many."""
     threads = torch.get_num_threads()
     return threads // gcd(threads, heads)
+
+
+def pack_tensors(*tensors: Tensor | None) -> ctypes.Array[ctypes.c_int64]:
+    """Address and strides of tensors ``[Bh, G, L, ..]``, ``[Bh, L, ..]`` or ``[Bh, ..]``, as an argument of a library's
+    function: of a head of keys, of a query head in its group, and of a row. Missing ones are zeros."""
+    numbers: list[int] = []
+    for x in tensors:
+        strides = (0, 0, 0) if x is None else x.stride()[:3] if x.ndim == 4 else (x.stride(0), 0, x.stride(1))
+        numbers += [0 if x is None else x.data_ptr(), *strides]
+    return make_integers(*numbers)
 
 
 def make_integers(*values: int) -> ctypes.Array[ctypes.c_int64]:

@@ -17,7 +17,6 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-HEADER = "registers.h"  # of all sources
 LIBRARIES = ("decode", "scan", "sums")
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-pthread", "-shared", "-fPIC")
 X86 = {"AVX512": ("-march=x86-64-v4",), "AVX2": ("-march=x86-64-v3",), "DEFAULT": ()}
@@ -40,7 +39,8 @@ def library_name(name: str, processors: str) -> str:
     classes = list_classes()
     processors = processors if processors in classes else "DEFAULT"
     flags = " ".join((*FLAGS, *classes[processors]))
-    text = (FOLDER / f"{name}.cpp").read_bytes() + (FOLDER / HEADER).read_bytes() + flags.encode()
+    sources = (FOLDER / f"{name}.cpp", *sorted(FOLDER.glob("*.h")))
+    text = b"".join(source.read_bytes() for source in sources) + flags.encode()
     machine = platform.machine().lower()
     return f"{name}-{machine}-{processors.lower()}-{hashlib.sha256(text).hexdigest()[:12]}.so"
 

@@ -1,12 +1,18 @@
-"""A stretch of a scan in C++ (scan.cpp), for keys without weights on the CPU: the same as `chunks`, faster."""
+"""A stretch of a scan in C++ (scan.cpp), for keys without weights on the CPU: the same as `chunks`, faster.
 
+For maps of few instructions also a whole scan of queries and keys, whose features are made in the cache.
+"""
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import UnsupportedError
-from ..linear.linear_config import OutputGrads, Stretch
+from ...feature_maps import FeatureMap
+from ..linear.linear_config import KeyInputs, OutputGrads, Stretch
 from ..linear.scan_state import ScanState
-from .building import call, make_integers
+from .building import call, contiguous_rows, make_integers, pack_tensors
+from .cpp_sums import MAPS
 
 CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks can be short
 PADDING = 16  # the state's rows and columns are a multiple of it, as it is of any vector's width
@@ -16,7 +22,7 @@ def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor:
     """See `chunks.attend`."""
     y, v = _keys_without_weights(keys)
     totals = x.new_empty(*x.shape[:3], 1)
-    _call("attend", state, _contiguous_rows(x), y, v, tops, totals)
+    _call("attend", state, contiguous_rows(x), y, v, tops, totals)
     return totals
 
 
@@ -24,7 +30,7 @@ def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tup
     """See `chunks.backward_queries`."""
     y, v = _keys_without_weights(keys)
     grad_x = y.new_empty(*grads.top.shape[:3], y.shape[2])
-    _call("backward_queries", state, _contiguous_rows(grads.top), grads.total, y, v, grad_x, transposed=True)
+    _call("backward_queries", state, contiguous_rows(grads.top), grads.total, y, v, grad_x, transposed=True)
     return grad_x, [None]
 
 
@@ -34,7 +40,7 @@ def backward_keys(
     """See `chunks.backward_keys`."""
     y, v = _keys_without_weights(keys)
     grad_y, grad_v = y.new_empty(y.shape), v.new_empty(v.shape)
-    rows, grad_top = _contiguous_rows(x), _contiguous_rows(grads.top)
+    rows, grad_top = contiguous_rows(x), contiguous_rows(grads.top)
     _call("backward_keys", grad_state, rows, y, v, grad_top, grads.total, grad_y, grad_v)
     return grad_y, grad_v
 
@@ -42,24 +48,61 @@ def backward_keys(
 def _keys_without_weights(keys: Stretch) -> tuple[Tensor, Tensor]:
     if keys.a is not None:
         raise UnsupportedError("the C++ kernel does not support key weights")
-    return _contiguous_rows(keys.y), _contiguous_rows(keys.v)
+    return contiguous_rows(keys.y), contiguous_rows(keys.v)
 
 
-def _contiguous_rows(x: Tensor) -> Tensor:
-    """With each row in one piece; strides between rows are the kernel's business."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def attend_rows(
+    phi: FeatureMap, q: Tensor, keys: KeyInputs, state: ScanState, *, divides: bool
+) -> tuple[Tensor, Tensor]:
+    """Rows ``[Bh, G, N, E]`` and the sums of their weights ``[Bh, G, N, 1]``, of float32, and the state after them.
+    divides: by these sums, or 1 where they are zero."""
+    q, k, v = map(contiguous_rows, (q, *keys[:2]))
+    out, totals = (q.new_empty(*q.shape[:3], width, dtype=state.kv.dtype) for width in (v.shape[2], 1))
+    _call("attend_rows", state, q, k, v, keys.valid, out, totals, phi=phi, divides=divides)
+    return out, totals
 
 
-def _call(name: str, state: ScanState, rows: Tensor, *others: Tensor | None, transposed: bool = False) -> None:
+def backward_query_rows(
+    phi: FeatureMap, q: Tensor, keys: KeyInputs, rows: tuple[Tensor, Tensor, Tensor], state: ScanState, *, divides: bool
+) -> Tensor:
+    """The gradient by q. rows: by what `attend_rows` returned, of float32, and that. state: before them."""
+    tensors = *map(contiguous_rows, (q, *keys[:2])), keys.valid, *map(contiguous_rows, rows)
+    grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
+    _call("backward_query_rows", state, *tensors, grad_q, transposed=True, phi=phi, divides=divides)
+    return grad_q
+
+
+def backward_key_rows(
+    phi: FeatureMap,
+    q: Tensor,
+    keys: KeyInputs,
+    rows: tuple[Tensor, Tensor, Tensor],
+    grad_state: ScanState,
+    *,
+    divides: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradients by k and v, and by the state before them. rows: as for `backward_query_rows`."""
+    tensors = *map(contiguous_rows, (q, *keys[:2])), keys.valid, *map(contiguous_rows, rows)
+    grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in keys[:2])
+    _call("backward_key_rows", grad_state, *tensors, grad_k, grad_v, phi=phi, divides=divides)
+    return grad_k, grad_v
+
+
+def _call(
+    name: str,
+    state: ScanState,
+    rows: Tensor,
+    *others: Tensor | None,
+    transposed: bool = False,
+    phi: FeatureMap | None = None,
+    divides: bool = False,
+) -> None:
     """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its order. transposed:
-    whether it takes the state so."""
+    whether it takes the state so. phi, divides: of the functions of queries and keys."""
     heads, features, values = state.kv.shape
     kv, z = state.kv.mT if transposed else state.kv, state.z.contiguous()
     kv = F.pad(kv, (0, -kv.shape[2] % PADDING, 0, -kv.shape[1] % PADDING)).contiguous()
-    tensors: list[int] = []  # address and strides of each: of a head of keys, of a query head in its group, of a row
-    for x in (kv, z, rows, *others):
-        strides = (0, 0, 0) if x is None else x.stride()[:3] if x.ndim == 4 else (x.stride(0), 0, x.stride(1))
-        tensors += [0 if x is None else x.data_ptr(), *strides]
-    sizes = make_integers(heads, *rows.shape[1:3], features, values, CHUNK)
-    call("scan", name, kv, make_integers(*tensors), sizes)
+    sizes = (heads, *rows.shape[1:3], features, values, CHUNK, -1 if phi is None else MAPS.index(phi), divides)
+    like = kv if phi is None else rows
+    call("scan", name, like, pack_tensors(kv, z, rows, *others), make_integers(*sizes))
     state.kv, state.z = (kv.mT if transposed else kv)[:, :features, :values].contiguous(), z

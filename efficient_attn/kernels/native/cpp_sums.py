@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from ...feature_maps import FeatureMap, elu_plus_one, relu
-from .building import call, count_parts, make_integers
+from .building import call, contiguous_rows, count_parts, make_integers, pack_tensors
 
+DTYPES = torch.float32, torch.bfloat16, torch.float16
 MAPS = relu, elu_plus_one  # in the order of sums.cpp
 PADDING = 16  # rows and columns of sums are a multiple of it, as it is of any vector's width
 
@@ -16,7 +17,7 @@ def attend(
     """Rows ``[Bh, G, N, E]`` of float32, the sums of their weights ``[Bh, G, N, 1]``, and the sums over keys, padded: S
     ``[Bh, F', E']`` and z ``[Bh, F']``. q ``[Bh, G, N, D]``, k ``[Bh, M, D]``, v ``[Bh, M, E]``, valid ``[Bh, M]``.
     divides: by the sums of weights, or 1 where these are zero."""
-    q, k, v = map(_contiguous_rows, (q, k, v))
+    q, k, v = map(contiguous_rows, (q, k, v))
     parts = count_parts(len(k))
     part_sums = _make_sums(parts, k, v)
     _call("sum_keys", phi, divides, parts, v.shape[2], k, v, valid, *part_sums)
@@ -38,7 +39,7 @@ def backward(
     """Gradients by q, k and v. grad: of float32. tensors, results: what `attend` took and returned."""
     q, k, v, valid = tensors
     out, totals, kv, z = results
-    q, k, v, grad = map(_contiguous_rows, (q, k, v, grad))
+    q, k, v, grad = map(contiguous_rows, (q, k, v, grad))
     parts, width = count_parts(len(k)), v.shape[2]
     grad_q, grad_k, grad_v = (x.new_empty(x.shape) for x in (q, k, v))
     part_grads = _make_sums(parts, k, v)
@@ -60,22 +61,11 @@ def _add_parts(parts: int, sums: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     return sums if parts == 1 else tuple(x.unflatten(0, (-1, parts)).sum(1) for x in sums)
 
 
-def _contiguous_rows(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _call(
     name: str, phi: FeatureMap, divides: bool, parts: int, values: int, rows: Tensor, *others: Tensor | None
 ) -> None:
     """Call a function of the library with tensors ``[Bh, G, L, ..]``, ``[Bh, L, ..]`` or ``[Bh, ..]`` in its order; the
     first one has the rows that it goes over."""
-    numbers: list[int] = []  # address and strides of each: of a head of keys, of a query head in its group, of a row
-    for x in (rows, *others):
-        if x is None:
-            numbers += [0, 0, 0, 0]
-        else:
-            row_stride = x.stride(-2) if x.ndim > 2 else x.stride(-1)
-            numbers += [x.data_ptr(), x.stride(0), x.stride(1) if x.ndim == 4 else 0, row_stride]
     group = rows.shape[1] if rows.ndim == 4 else 1
     sizes = make_integers(len(rows), group, rows.shape[-2], rows.shape[-1], values, MAPS.index(phi), divides, parts)
-    call("sums", name, rows, make_integers(*numbers), sizes)
+    call("sums", name, rows, pack_tensors(rows, *others), sizes)

@@ -238,8 +238,8 @@ template <typename T>
 struct Block : Memory<T> {                                  // a matrix for tiles: rows and columns padded by zeros
   static constexpr int64_t STEP = std::max(8, Simd<T>::W);  // the widest vector, and the tallest tile
   int64_t ld;
-  Block(int64_t rows, int64_t columns)
-      : Memory<T>(round_up(rows, STEP) * round_up(columns, STEP)), ld(round_up(columns, STEP)) {}
+  static int64_t pad(int64_t columns) { return round_up(columns, STEP); }
+  Block(int64_t rows, int64_t columns) : Memory<T>(pad(rows) * pad(columns)), ld(pad(columns)) {}
 
   // These rows: in place if they need neither padding nor another type, else copied here
   template <typename S>
@@ -271,14 +271,6 @@ struct Block : Memory<T> {                                  // a matrix for tile
   void copy_back(Rows<T> x, int64_t rows, int64_t width) const {
     for (int64_t i = 0; i < rows; i++) std::memcpy(x.data + i * x.stride, this->data + i * ld, width * sizeof(T));
   }
-};
-
-template <typename T>
-struct Tensor {  // [Bh, G, L, width] by strides
-  T* data;
-  int64_t bh, g, l;
-  Rows<T> rows(int64_t head, int64_t group, int64_t i) const { return {data + head * bh + group * g + i * l, l}; }
-  Tensor<const T> input() const { return {data, bh, g, l}; }
 };
 
 // Threads that so many multiply-adds are worth: beside the waiting threads of torch, one starts slowly

@@ -9,104 +9,16 @@
 // where they are stored; sums, and the rows that the backward pass reads, are float32. cpp_sums.py passes addresses and
 // strides.
 
-#include "registers.h"
+#include "features.h"
 
 namespace {
-
-typedef Simd<float> X;
-typedef X::Vec Vec;
 
 constexpr int64_t ROWS = 64;    // at a time: a multiple of the tallest tile
 constexpr int64_t BLOCKS = 64;  // of rows, whose sums are added up before they are added to all others
 
-enum Map { RELU, ELU_PLUS_ONE };
-
 struct PassSizes {  // parts: of the rows of a head, for the threads
   int64_t heads, group, length, features, values, map, divides, parts;
 };
-
-struct Address {  // of a tensor [Bh, G, L, ..], with its strides
-  void* data;
-  int64_t bh, g, l;
-  template <typename T>
-  Rows<T> rows(int64_t head, int64_t group, int64_t i) const {
-    return {static_cast<T*>(data) + head * bh + group * g + i * l, l};
-  }
-};
-
-// e^x for x <= 0, also where it is subnormal
-inline Vec exponential(Vec x) {
-  constexpr float ROUND = 12582912.f;  // 1.5 2^23: numbers added to it lose their fractions
-  const Vec a = x < -104.f ? Vec{} - 104.f : x, shifted = a * 1.44269504f + ROUND, whole = shifted - ROUND;
-  // the fraction of x log2(e), from x less whole multiples of log(2), whose larger part has few digits
-  const Vec f = (a - whole * .693359375f + whole * 2.12194440e-4f) * 1.44269504f;
-  Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 2.4022651e-1f;
-  p = p * f + 6.9314718e-1f;
-  p = p * f + 1.f;
-  // 2^whole in two factors, of which each is a normal number
-  typedef int32_t Integers __attribute__((vector_size(VECTOR_BYTES)));
-  const Integers n = (Integers)((Bits)shifted - (Bits)(Vec{} + ROUND)), half = n >> 1;
-  return p * (Vec)((half + 127) << 23) * (Vec)((n - half + 127) << 23);
-}
-
-// Features of n rows, zero for hidden ones, and zero in the padding
-template <typename S>
-void load_features(Block<float>& x, Rows<const S> rows, int64_t n, int64_t padded, const PassSizes& s,
-                   const bool* valid) {
-  for (int64_t i = 0; i < padded; i++) {
-    float* to = x.data + i * x.ld;
-    if (i >= n || (valid && !valid[i])) {
-      std::memset(to, 0, x.ld * sizeof(float));
-      continue;
-    }
-    Block<float>::copy_row(to, rows.data + i * rows.stride, s.features);
-    for (int64_t d = 0; d < s.features; d += X::W) {
-      const Vec a = X::load(to + d);
-      if (s.map == RELU) X::store(to + d, a < 0 ? Vec{} : a);
-      else X::store(to + d, a > 0 ? a + 1.f : a == a ? exponential(a) : a);
-    }
-    std::fill(to + s.features, to + x.ld, 0.f);
-  }
-}
-
-// The slope of a feature, from its value
-inline Vec slope(Vec feature, int64_t map) {
-  const Vec one = Vec{} + 1.f;
-  return map == RELU ? (feature <= 0 ? Vec{} : one) : feature > one ? one : feature;
-}
-
-// A row, rounded to the nearest numbers of its type
-inline void store_row(float* to, const float* row, int64_t width) { std::memcpy(to, row, width * sizeof(float)); }
-inline void store_row(BFloat16* to, const float* row, int64_t width) {
-  for (int64_t i = 0; i < width; i++) {
-    uint32_t bits;
-    std::memcpy(&bits, row + i, sizeof bits);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    to[i].bits = row[i] == row[i] ? rounded : 0x7fc0;
-  }
-}
-inline void store_row(Float16* to, const float* row, int64_t width) {
-  for (int64_t i = 0; i < width; i++) {
-    const _Float16 rounded = static_cast<_Float16>(row[i]);
-    std::memcpy(to + i, &rounded, sizeof rounded);
-  }
-}
-
-// A row divided by its sum of weights, or by 1 if that is zero
-inline void divide(float* row, int64_t width, float total) {
-  constexpr float SMALLEST = 1e-30f;  // from which on a reciprocal neither overflows nor loses digits
-  if (total == 0) return;
-  const Vec divisor = Vec{} + total;
-  if (total > SMALLEST) {
-    const Vec scale = 1.f / divisor;
-    for (int64_t i = 0; i < width; i += X::W) X::store(row + i, X::load(row + i) * scale);
-  } else {
-    for (int64_t i = 0; i < width; i += X::W) X::store(row + i, X::load(row + i) / divisor);
-  }
-}
 
 // sums += the rows of x, weighted if there are weights
 inline void add_rows(float* sums, const Block<float>& x, int64_t n, const float* weights) {
@@ -168,7 +80,8 @@ void sum_keys(const Address* t, const PassSizes& s, int64_t threads) {
     Block<float> y(ROWS, s.features), values(ROWS, s.values);
     LongSums sums(t[3].rows<float>(item, 0, 0), t[4].rows<float>(item, 0, 0), s);
     visit_rows(s, part, [&](int64_t i, int64_t n, int64_t) {
-      load_features(y, t[0].rows<const S>(head, 0, i), n, n, s, t[2].data ? t[2].rows<bool>(head, 0, i).data : nullptr);
+      load_features(y, t[0].rows<const S>(head, 0, i), n, n, s.features, s.map,
+                    t[2].data ? t[2].rows<bool>(head, 0, i).data : nullptr);
       const auto v = values.load_rows(t[1].rows<const S>(head, 0, i), n, n, s.values);
       sums.add(y, v, n, true, nullptr);
     });
@@ -184,7 +97,7 @@ void read_sums(const Address* t, const PassSizes& s, int64_t threads) {
     const Rows<const float> kv = t[1].rows<const float>(head, 0, 0), z = t[2].rows<const float>(head, 0, 0);
     for (int64_t g = 0; g < s.group; g++)
       visit_rows(s, part, [&](int64_t i, int64_t n, int64_t padded) {
-        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s, nullptr);
+        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s.features, s.map, nullptr);
         const auto target = t[3].rows<float>(head, g, i), out = buffer.output_rows(target, n, padded, s.values);
         X::product(out.data, out.stride, padded, buffer.ld, x.data, x.ld, 1, kv.data, kv.stride, x.ld, true);
         float* totals = t[4].rows<float>(head, g, i).data;
@@ -201,38 +114,21 @@ void read_sums(const Address* t, const PassSizes& s, int64_t threads) {
 template <typename S>
 void read_backward(const Address* t, const PassSizes& s, int64_t threads) {
   for_each_part(s, threads, [&](int64_t head, int64_t part, int64_t item) {
-    Block<float> x(ROWS, s.features), grads(ROWS, s.values), outs(ROWS, s.values), grad_x(ROWS, s.features);
-    float by_totals[ROWS] = {};
+    Block<float> x(ROWS, s.features), grad_x(ROWS, s.features);
+    DividedGrads load_grads(t + 3, head, ROWS, s.values, s.divides);
     const Rows<const float> transposed = t[1].rows<const float>(head, 0, 0), z = t[2].rows<const float>(head, 0, 0);
     LongSums sums(t[7].rows<float>(item, 0, 0), t[8].rows<float>(item, 0, 0), s);
     for (int64_t g = 0; g < s.group; g++)
       visit_rows(s, part, [&](int64_t i, int64_t n, int64_t padded) {
-        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s, nullptr);
-        const auto grad = t[3].rows<const float>(head, g, i);
-        const float* totals = t[5].rows<float>(head, g, i).data;
-        for (int64_t r = 0; r < n; r++)
-          Block<float>::copy_row(grads.data + r * grads.ld, grad.data + r * grad.stride, s.values);
-        std::memset(grads.data + n * grads.ld, 0, (padded - n) * grads.ld * sizeof(float));
-        if (s.divides) {
-          const auto out = outs.load_rows(t[4].rows<const float>(head, g, i), n, n, s.values);
-          for (int64_t r = 0; r < n; r++) {
-            float* row = grads.data + r * grads.ld;
-            divide(row, grads.ld, totals[r]);
-            by_totals[r] = totals[r] == 0 ? 0 : -X::dot(row, out.data + r * out.stride, grads.ld);
-          }
-        }
-        sums.add(x, {grads.data, grads.ld}, n, s.divides, by_totals);
-        X::product(grad_x.data, x.ld, padded, x.ld, grads.data, grads.ld, 1, transposed.data, transposed.stride,
-                   grads.ld, true);
-        const auto target = t[6].rows<S>(head, g, i);
-        for (int64_t r = 0; r < n; r++) {
-          float* row = grad_x.data + r * x.ld;
-          for (int64_t d = 0; d < x.ld; d += X::W) {
-            const Vec by_feature = X::load(row + d) + X::load(z.data + d) * (s.divides ? by_totals[r] : 0.f);
-            X::store(row + d, by_feature * slope(X::load(x.data + r * x.ld + d), s.map));
-          }
-          store_row(target.data + r * target.stride, row, s.features);
-        }
+        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s.features, s.map, nullptr);
+        const Rows<const float> grads = load_grads(g, i, n, padded);
+        const auto& by_totals = load_grads.by_totals;
+        sums.add(x, grads, n, s.divides, by_totals.data());
+        X::product(grad_x.data, x.ld, padded, x.ld, grads.data, grads.stride, 1, transposed.data, transposed.stride,
+                   Block<float>::pad(s.values), true);
+        for (int64_t r = 0; r < n && s.divides; r++)
+          X::add(grad_x.data + r * x.ld, grad_x.data + r * x.ld, by_totals[r], z.data, x.ld);
+        store_by_rows<S>(t[6].rows<S>(head, g, i), grad_x, {x.data, x.ld}, n, s.features, s.map);
       });
     sums.flush();
   });
@@ -247,7 +143,7 @@ void sum_backward(const Address* t, const PassSizes& s, int64_t threads) {
                             transposed = t[4].rows<const float>(head, 0, 0);
     visit_rows(s, part, [&](int64_t i, int64_t n, int64_t padded) {
       const bool* valid = t[2].data ? t[2].rows<bool>(head, 0, i).data : nullptr;
-      load_features(y, t[0].rows<const S>(head, 0, i), n, padded, s, valid);
+      load_features(y, t[0].rows<const S>(head, 0, i), n, padded, s.features, s.map, valid);
       const auto v = values.load_rows(t[1].rows<const S>(head, 0, i), n, padded, s.values);
       X::product(grad_v.data, grad_v.ld, padded, grad_v.ld, y.data, y.ld, 1, grad_kv.data, grad_kv.stride, y.ld, true);
       const auto target_v = t[7].rows<S>(head, 0, i);
@@ -255,14 +151,8 @@ void sum_backward(const Address* t, const PassSizes& s, int64_t threads) {
         store_row(target_v.data + r * target_v.stride, grad_v.data + r * grad_v.ld, s.values);
       X::product(grad_y.data, y.ld, padded, y.ld, v.data, v.stride, 1, transposed.data, transposed.stride, values.ld,
                  true);
-      const auto target = t[6].rows<S>(head, 0, i);
-      for (int64_t r = 0; r < n; r++) {
-        float* row = grad_y.data + r * y.ld;
-        for (int64_t d = 0; d < y.ld; d += X::W)
-          X::store(row + d,
-                   (X::load(row + d) + X::load(grad_z.data + d)) * slope(X::load(y.data + r * y.ld + d), s.map));
-        store_row(target.data + r * target.stride, row, s.features);
-      }
+      for (int64_t r = 0; r < n; r++) X::add(grad_y.data + r * y.ld, grad_y.data + r * y.ld, 1, grad_z.data, y.ld);
+      store_by_rows<S>(t[6].rows<S>(head, 0, i), grad_y, {y.data, y.ld}, n, s.features, s.map);
     });
   });
 }

@@ -28,6 +28,16 @@ def test_every_class_compiles_and_names_its_files(name: str, processors: str, tm
     ctypes.CDLL(str(library))
 
 
+def test_every_header_is_part_of_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that was built from other headers is not loaded."""
+    monkeypatch.setattr(compiler, "FOLDER", tmp_path)
+    names = []
+    for file in ("scan.cpp", "registers.h", "features.h"):
+        (tmp_path / file).write_text(f"// {file}\n")
+        names.append(compiler.library_name("scan", "DEFAULT"))
+    assert len(set(names)) == 3
+
+
 def test_an_unknown_class_is_the_default_one() -> None:
     assert compiler.library_name("scan", "SVE256") == compiler.library_name("scan", "DEFAULT")
 
@@ -35,7 +45,6 @@ def test_an_unknown_class_is_the_default_one() -> None:
 @needs_cpp
 def test_compiler_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     (tmp_path / "scan.cpp").write_text("int x = nonsense;\nint y = nonsense;\n")
-    (tmp_path / compiler.HEADER).touch()
     monkeypatch.setattr(compiler, "FOLDER", tmp_path)
     with pytest.raises(compiler.CompilerError, match=r"^c\+\+ failed: .*scan.cpp:1:9: error: .*nonsense.*$") as caught:
         compiler.compile_library("scan", "DEFAULT", tmp_path / "out")

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.feature_maps import elu_plus_one
+from efficient_attn.feature_maps import FeatureMap, elu_plus_one, relu
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.linear import chunks, scan
 from efficient_attn.kernels.linear.linear_config import (
+    Divisor,
     KeyInputs,
     LinearConfig,
     OutputGrads,
@@ -109,6 +110,38 @@ def test_scan_and_gradients_agree_with_default(length: int) -> None:
         loss = out.cos().sum() + (after.kv / length).cos().sum() + (after.z / length).cos().sum()
         results.append([out, after.kv, after.z, *torch.autograd.grad(loss, (q, k, v, kv, z))])
     assert_agree(*results)
+
+
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}  # of the largest number
+
+
+@needs_cpp
+@pytest.mark.parametrize("divisor", [replace_zero_by_one, None])
+@pytest.mark.parametrize("phi", [elu_plus_one, relu])
+@pytest.mark.parametrize("dtype", list(ROUNDING))
+@pytest.mark.parametrize("size", [*SIZES, (2, 4, 300, 64, 64)])
+def test_whole_scans_and_their_gradients_agree_with_float64(
+    size: tuple[int, ...], dtype: torch.dtype, phi: FeatureMap, divisor: Divisor | None
+) -> None:
+    heads, group, length, width, columns = size
+    shapes = (heads, group, length, width), (heads, length, width), (heads, length, columns)
+    tensors = [draw(*shape).to(dtype) for shape in shapes]
+    sums = draw(heads, width, columns).float(), draw(heads, width).abs().float()
+    valid, results = torch.arange(length).expand(heads, length) % 5 != 2, []
+    for exact in (False, True):
+        config = LinearConfig(phi, divisor, native=not exact, wide_rows=True)
+        q, k, v, kv, z = leaves = [(x.double() if exact else x.clone()).requires_grad_() for x in (*tensors, *sums)]
+        out, after = scan.scan(config, q, KeyInputs(k, v, valid), Sums(kv, z))
+        outputs, inputs = (out, after.kv, after.z), leaves
+        if divisor is None:  # sums of features are then not computed
+            outputs, inputs = outputs[:2], leaves[:4]
+        loss = sum((x * draw(*x.shape).to(x.dtype)).sum() for x in outputs)
+        results.append([*outputs, *torch.autograd.grad(loss, inputs)])
+    n_outputs = len(outputs)
+    for i, (ours, theirs) in enumerate(zip(*results, strict=True)):
+        assert ours.dtype == (dtype if n_outputs <= i < n_outputs + 3 else torch.float32)  # those by q, k and v
+        scale = theirs.abs().max().clamp(min=0.1)
+        torch.testing.assert_close(ours.double() / scale, theirs / scale, rtol=0, atol=ROUNDING[ours.dtype])
 
 
 @needs_cpp

@@ -1,0 +1,183 @@
+// The parts of scan.cpp and sums.cpp: rows of heads that are read and written, some at a time, and their features.
+#pragma once
+
+#include "registers.h"
+
+namespace {
+
+typedef Simd<float> X;
+typedef X::Vec Vec;
+
+struct Address {  // of a tensor [Bh, G, L, ..], with its strides
+  void* data;
+  int64_t bh, g, l;
+  template <typename T>
+  Rows<T> rows(int64_t head, int64_t group, int64_t i) const {
+    return {static_cast<T*>(data) + head * bh + group * g + i * l, l};
+  }
+};
+
+// Rows of a head that a kernel reads, some at a time, as numbers of T
+template <typename T, typename S = T>
+struct Operand {
+  const Address tensor;
+  const int64_t head, width;
+  Block<T> buffer;
+  Operand(const Address& tensor, int64_t head, int64_t max_rows, int64_t width)
+      : tensor(tensor), head(head), width(width), buffer(round_up(max_rows, BLOCK), width) {}
+  Rows<const T> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
+    return buffer.load_rows(tensor.rows<const S>(head, group, start), rows, padded, width);
+  }
+  Rows<const T> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }
+};
+
+// Where a kernel computes rows of a head, some at a time: in place, or to be stored
+template <typename T>
+struct Target {
+  const Address tensor;
+  const int64_t head, width;
+  Block<T> buffer;
+  Target(const Address& tensor, int64_t head, int64_t max_rows, int64_t width)
+      : tensor(tensor), head(head), width(width), buffer(round_up(max_rows, BLOCK), width) {}
+  Rows<T> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
+    return buffer.output_rows(tensor.rows<T>(head, group, start), rows, padded, width);
+  }
+  Rows<T> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }
+  void store(int64_t group, int64_t start, int64_t rows, Rows<T> out) const {
+    if (out.data == buffer.data) buffer.copy_back(tensor.rows<T>(head, group, start), rows, width);
+  }
+};
+
+enum Map { RELU, ELU_PLUS_ONE };
+
+// e^x for x <= 0, also where it is subnormal
+inline Vec exponential(Vec x) {
+  constexpr float ROUND = 12582912.f;  // 1.5 2^23: numbers added to it lose their fractions
+  const Vec a = x < -104.f ? Vec{} - 104.f : x, shifted = a * 1.44269504f + ROUND, whole = shifted - ROUND;
+  // the fraction of x log2(e), from x less whole multiples of log(2), whose larger part has few digits
+  const Vec f = (a - whole * .693359375f + whole * 2.12194440e-4f) * 1.44269504f;
+  Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  p = p * f + 1.f;
+  // 2^whole in two factors, of which each is a normal number
+  typedef int32_t Integers __attribute__((vector_size(VECTOR_BYTES)));
+  const Integers n = (Integers)((Bits)shifted - (Bits)(Vec{} + ROUND)), half = n >> 1;
+  return p * (Vec)((half + 127) << 23) * (Vec)((n - half + 127) << 23);
+}
+
+// Features of n rows, zero for hidden ones, and zero in the padding
+template <typename S>
+void load_features(Block<float>& x, Rows<const S> rows, int64_t n, int64_t padded, int64_t width, int64_t map,
+                   const bool* valid) {
+  for (int64_t i = 0; i < padded; i++) {
+    float* to = x.data + i * x.ld;
+    if (i >= n || (valid && !valid[i])) {
+      std::memset(to, 0, x.ld * sizeof(float));
+      continue;
+    }
+    Block<float>::copy_row(to, rows.data + i * rows.stride, width);
+    for (int64_t d = 0; d < width; d += X::W) {
+      const Vec a = X::load(to + d);
+      if (map == RELU) X::store(to + d, a < 0 ? Vec{} : a);
+      else X::store(to + d, a > 0 ? a + 1.f : a == a ? exponential(a) : a);
+    }
+    std::fill(to + width, to + x.ld, 0.f);
+  }
+}
+
+// The slope of a feature, from its value
+inline Vec slope(Vec feature, int64_t map) {
+  const Vec one = Vec{} + 1.f;
+  return map == RELU ? (feature <= 0 ? Vec{} : one) : feature > one ? one : feature;
+}
+
+// A row, rounded to the nearest numbers of its type
+inline void store_row(float* to, const float* row, int64_t width) { std::memcpy(to, row, width * sizeof(float)); }
+inline void store_row(BFloat16* to, const float* row, int64_t width) {
+  for (int64_t i = 0; i < width; i++) {
+    uint32_t bits;
+    std::memcpy(&bits, row + i, sizeof bits);
+    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    to[i].bits = row[i] == row[i] ? rounded : 0x7fc0;
+  }
+}
+inline void store_row(Float16* to, const float* row, int64_t width) {
+  for (int64_t i = 0; i < width; i++) {
+    const _Float16 rounded = static_cast<_Float16>(row[i]);
+    std::memcpy(to + i, &rounded, sizeof rounded);
+  }
+}
+
+// A row divided by its sum of weights, or by 1 if that is zero
+inline void divide(float* row, int64_t width, float total) {
+  constexpr float SMALLEST = 1e-30f;  // from which on a reciprocal neither overflows nor loses digits
+  if (total == 0) return;
+  const Vec divisor = Vec{} + total;
+  if (total > SMALLEST) {
+    const Vec scale = 1.f / divisor;
+    for (int64_t i = 0; i < width; i += X::W) X::store(row + i, X::load(row + i) * scale);
+  } else {
+    for (int64_t i = 0; i < width; i += X::W) X::store(row + i, X::load(row + i) / divisor);
+  }
+}
+
+// Features of queries or keys of a head, some at a time
+template <typename S>
+struct Features {
+  const Address tensor, valid;
+  const int64_t head, width, map;
+  Block<float> buffer;
+  Features(const Address& tensor, const Address& valid, int64_t head, int64_t max_rows, int64_t width, int64_t map)
+      : tensor(tensor), valid(valid), head(head), width(width), map(map), buffer(round_up(max_rows, BLOCK), width) {}
+  Rows<const float> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
+    load_features(buffer, tensor.rows<const S>(head, group, start), rows, padded, width, map,
+                  valid.data ? valid.rows<bool>(head, 0, start).data : nullptr);
+    return {buffer.data, buffer.ld};
+  }
+  Rows<const float> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }
+};
+
+// Gradients of a head's outputs, some rows at a time, divided by the rows' sums of weights, and those by these sums in
+// by_totals. t: grad, out, totals
+struct DividedGrads {
+  const Address* t;
+  const int64_t head, width;
+  const bool divides;
+  Block<float> buffer, out_buffer;
+  std::vector<float> by_totals;
+  DividedGrads(const Address* t, int64_t head, int64_t max_rows, int64_t width, bool divides)
+      : t(t), head(head), width(width), divides(divides), buffer(round_up(max_rows, BLOCK), width),
+        out_buffer(round_up(max_rows, BLOCK), width), by_totals(max_rows) {}
+  Rows<const float> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
+    const auto grad = t[0].rows<const float>(head, group, start);
+    for (int64_t i = 0; i < rows; i++) Block<float>::copy_row(buffer.data + i * buffer.ld, grad.data + i * grad.stride, width);
+    std::memset(buffer.data + rows * buffer.ld, 0, (padded - rows) * buffer.ld * sizeof(float));
+    if (divides) {
+      const auto out = out_buffer.load_rows(t[1].rows<const float>(head, group, start), rows, rows, width);
+      const auto totals = t[2].rows<const float>(head, group, start);
+      for (int64_t i = 0; i < rows; i++) {
+        float* row = buffer.data + i * buffer.ld;
+        const float total = totals.data[i * totals.stride];
+        divide(row, buffer.ld, total);
+        by_totals[i] = total == 0 ? 0 : -X::dot(row, out.data + i * out.stride, buffer.ld);
+      }
+    }
+    return {buffer.data, buffer.ld};
+  }
+};
+
+// Store gradients by n rows, from those by their features, which are overwritten
+template <typename S>
+void store_by_rows(Rows<S> to, Block<float>& grads, Rows<const float> features, int64_t n, int64_t width, int64_t map) {
+  for (int64_t i = 0; i < n; i++) {
+    float* row = grads.data + i * grads.ld;
+    for (int64_t d = 0; d < grads.ld; d += X::W)
+      X::store(row + d, X::load(row + d) * slope(X::load(features.data + i * features.stride + d), map));
+    store_row(to.data + i * to.stride, row, width);
+  }
+}
+
+}  // namespace
