@@ -51,13 +51,13 @@ def backward(
     return grad_q, grad_k, grad_v
 
 
-def _make_sums(parts: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _make_sums(parts: int, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """The sums of no keys, for each head and part, padded."""
     count, (features, values) = len(k) * parts, (x.shape[2] + -x.shape[2] % PADDING for x in (k, v))
-    return torch.zeros(count, features, values), torch.zeros(count, features)
+    return tuple(torch.zeros(size, dtype=torch.float32) for size in ((count, features, values), (count, features)))
 
 
-def _add_parts(parts: int, sums: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+def _add_parts(parts: int, sums: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return sums if parts == 1 else tuple(x.unflatten(0, (-1, parts)).sum(1) for x in sums)
 
 
