@@ -66,9 +66,9 @@ def backward_query_rows(
     phi: FeatureMap, q: Tensor, keys: KeyInputs, rows: tuple[Tensor, Tensor, Tensor], state: ScanState, *, divides: bool
 ) -> Tensor:
     """The gradient by q. rows: by what `attend_rows` returned, of float32, and that. state: before them."""
-    tensors = *map(contiguous_rows, (q, *keys[:2])), keys.valid, *map(contiguous_rows, rows)
+    q, k, v, *others = map(contiguous_rows, (q, *keys[:2], *rows))
     grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
-    _call("backward_query_rows", state, *tensors, grad_q, transposed=True, phi=phi, divides=divides)
+    _call("backward_query_rows", state, q, k, v, keys.valid, *others, grad_q, transposed=True, phi=phi, divides=divides)
     return grad_q
 
 
@@ -82,9 +82,9 @@ def backward_key_rows(
     divides: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients by k and v, and by the state before them. rows: as for `backward_query_rows`."""
-    tensors = *map(contiguous_rows, (q, *keys[:2])), keys.valid, *map(contiguous_rows, rows)
-    grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in keys[:2])
-    _call("backward_key_rows", grad_state, *tensors, grad_k, grad_v, phi=phi, divides=divides)
+    q, k, v, *others = map(contiguous_rows, (q, *keys[:2], *rows))
+    grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
+    _call("backward_key_rows", grad_state, q, k, v, keys.valid, *others, grad_k, grad_v, phi=phi, divides=divides)
     return grad_k, grad_v
 
 

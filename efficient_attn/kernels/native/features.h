@@ -15,6 +15,10 @@ struct Address {  // of a tensor [Bh, G, L, ..], with its strides
   Rows<T> rows(int64_t head, int64_t group, int64_t i) const {
     return {static_cast<T*>(data) + head * bh + group * g + i * l, l};
   }
+  template <typename T>
+  Rows<T> rows_or_none(int64_t head, int64_t group, int64_t i) const {
+    return data ? rows<T>(head, group, i) : Rows<T>{};
+  }
 };
 
 // Rows of a head that a kernel reads, some at a time, as numbers of T
@@ -71,10 +75,10 @@ inline Vec exponential(Vec x) {
 // Features of n rows, zero for hidden ones, and zero in the padding
 template <typename S>
 void load_features(Block<float>& x, Rows<const S> rows, int64_t n, int64_t padded, int64_t width, int64_t map,
-                   const bool* valid) {
+                   Rows<const bool> valid) {
   for (int64_t i = 0; i < padded; i++) {
     float* to = x.data + i * x.ld;
-    if (i >= n || (valid && !valid[i])) {
+    if (i >= n || (valid.data && !valid.data[i * valid.stride])) {
       std::memset(to, 0, x.ld * sizeof(float));
       continue;
     }
@@ -134,7 +138,7 @@ struct Features {
       : tensor(tensor), valid(valid), head(head), width(width), map(map), buffer(round_up(max_rows, BLOCK), width) {}
   Rows<const float> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
     load_features(buffer, tensor.rows<const S>(head, group, start), rows, padded, width, map,
-                  valid.data ? valid.rows<bool>(head, 0, start).data : nullptr);
+                  valid.rows_or_none<const bool>(head, 0, start));
     return {buffer.data, buffer.ld};
   }
   Rows<const float> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }

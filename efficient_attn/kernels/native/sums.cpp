@@ -81,7 +81,7 @@ void sum_keys(const Address* t, const PassSizes& s, int64_t threads) {
     LongSums sums(t[3].rows<float>(item, 0, 0), t[4].rows<float>(item, 0, 0), s);
     visit_rows(s, part, [&](int64_t i, int64_t n, int64_t) {
       load_features(y, t[0].rows<const S>(head, 0, i), n, n, s.features, s.map,
-                    t[2].data ? t[2].rows<bool>(head, 0, i).data : nullptr);
+                    t[2].rows_or_none<const bool>(head, 0, i));
       const auto v = values.load_rows(t[1].rows<const S>(head, 0, i), n, n, s.values);
       sums.add(y, v, n, true, nullptr);
     });
@@ -97,7 +97,7 @@ void read_sums(const Address* t, const PassSizes& s, int64_t threads) {
     const Rows<const float> kv = t[1].rows<const float>(head, 0, 0), z = t[2].rows<const float>(head, 0, 0);
     for (int64_t g = 0; g < s.group; g++)
       visit_rows(s, part, [&](int64_t i, int64_t n, int64_t padded) {
-        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s.features, s.map, nullptr);
+        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s.features, s.map, {});
         const auto target = t[3].rows<float>(head, g, i), out = buffer.output_rows(target, n, padded, s.values);
         X::product(out.data, out.stride, padded, buffer.ld, x.data, x.ld, 1, kv.data, kv.stride, x.ld, true);
         float* totals = t[4].rows<float>(head, g, i).data;
@@ -120,7 +120,7 @@ void read_backward(const Address* t, const PassSizes& s, int64_t threads) {
     LongSums sums(t[7].rows<float>(item, 0, 0), t[8].rows<float>(item, 0, 0), s);
     for (int64_t g = 0; g < s.group; g++)
       visit_rows(s, part, [&](int64_t i, int64_t n, int64_t padded) {
-        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s.features, s.map, nullptr);
+        load_features(x, t[0].rows<const S>(head, g, i), n, padded, s.features, s.map, {});
         const Rows<const float> grads = load_grads(g, i, n, padded);
         const auto& by_totals = load_grads.by_totals;
         sums.add(x, grads, n, s.divides, by_totals.data());
@@ -142,7 +142,7 @@ void sum_backward(const Address* t, const PassSizes& s, int64_t threads) {
     const Rows<const float> grad_kv = t[3].rows<const float>(head, 0, 0), grad_z = t[5].rows<const float>(head, 0, 0),
                             transposed = t[4].rows<const float>(head, 0, 0);
     visit_rows(s, part, [&](int64_t i, int64_t n, int64_t padded) {
-      const bool* valid = t[2].data ? t[2].rows<bool>(head, 0, i).data : nullptr;
+      const auto valid = t[2].rows_or_none<const bool>(head, 0, i);
       load_features(y, t[0].rows<const S>(head, 0, i), n, padded, s.features, s.map, valid);
       const auto v = values.load_rows(t[1].rows<const S>(head, 0, i), n, padded, s.values);
       X::product(grad_v.data, grad_v.ld, padded, grad_v.ld, y.data, y.ld, 1, grad_kv.data, grad_kv.stride, y.ld, true);

@@ -67,7 +67,7 @@ def test_results_and_gradients_equal_the_definition(
 def test_strided_and_expanded_tensors_are_supported(divides: bool) -> None:
     q, k, v, grad = _draw((2, 3, 40, 50, 16, 16), torch.float32)
     strided = q.transpose(1, 2).contiguous().transpose(1, 2), k.mT.contiguous().mT, v[:1].expand(2, -1, -1)
-    valid, plain = (torch.arange(50) < 40).expand(2, 50), [x.contiguous() for x in strided]
+    valid, plain = (torch.arange(50) < 40).expand(2, 50).mT.contiguous().mT, [x.contiguous() for x in strided]
     both = [cpp_sums.attend(relu, *x, valid, divides=divides) for x in (strided, plain)]
     for got, want in zip(*both, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
