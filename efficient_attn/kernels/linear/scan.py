@@ -24,12 +24,14 @@ from ..derivatives import KernelFunction, differentiate_once, wants_gradient
 from ..native import cpp_scan
 from ..native.building import is_available
 from ..native.cpp_sums import DTYPES, MAPS
+from ..softmax.softmax_kernel import cut_range
 from . import chunks, scan_op
 from .chunks import CHUNK
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
 from .scan_state import ScanState
 from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
+ROUNDED_ROWS = 512  # positions at a time whose rows are rounded to another dtype
 TIMED_LENGTH = 512  # positions, whose number does not matter: time is that of each
 
 
@@ -91,8 +93,8 @@ class _ScanFunction(KernelFunction):
         keys, past = split_arguments(arguments)
         state, kernel = _make_state(config, start_sums(config, keys, past)), cpp_scan if config.native else chunks
         if _is_whole(config, q, keys, state):
-            out, totals = cpp_scan.attend_rows(config.phi, q, keys, state, divides=config.divisor is not None)
-            return out if config.wide_rows else out.to(q.dtype), state.kv, state.z, state.reference, totals
+            out, totals = _attend_whole(config, q, keys, state)
+            return out, state.kv, state.z, state.reference, totals
         out = config.make_rows(q, state.kv)
         totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in _cut_stretches(config, q, keys.k):
@@ -144,6 +146,18 @@ def _gradients(
         grad_k, grad_v, grad_logs = _backward_keys(tape, q, keys, saved_rows, references, grad_state)
     past_grads = (grad_state.kv, grad_state.z) if has_past else (None, None)
     return grad_q, grad_k, grad_v, None, grad_logs, *past_grads, None, *tape.grad_parameters
+
+
+def _attend_whole(config: LinearConfig, q: Tensor, keys: KeyInputs, state: ScanState) -> tuple[Tensor, Tensor]:
+    """Divided rows and their sums of weights. Rows of another dtype than sums are written some at a time, so that few
+    exist in both."""
+    attend = partial(cpp_scan.attend_rows, config.phi, state=state, divides=config.divisor is not None)
+    if config.wide_rows or q.dtype == state.kv.dtype:
+        return attend(q, keys)
+    out, totals = config.make_rows(q, state.kv), state.kv.new_empty(*q.shape[:3], 1)
+    for rows in cut_range(q.shape[2], ROUNDED_ROWS):
+        out[:, :, rows], totals[:, :, rows] = attend(q[:, :, rows], keys.rows(rows))
+    return out, totals
 
 
 def _is_whole(config: LinearConfig, q: Tensor, keys: KeyInputs, state: ScanState) -> bool:

@@ -206,3 +206,17 @@ def test_threads_of_large_stretches_compute_the_same(monkeypatch: pytest.MonkeyP
         grads = OutputGrads(x[..., :width] * 0.5, None)
         results.append([*outputs, state.kv, *native.backward_keys(x, Stretch(y, v, None), grads, state, [None])])
     torch.testing.assert_close(*results, rtol=0, atol=0)  # threads have whole heads
+
+
+@needs_cpp
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rows_of_half_precision_are_rounded_in_parts(dtype: torch.dtype) -> None:
+    """Where no gradient is wanted; they equal those of float32, rounded, and the state after them."""
+    q, k, v = (draw(*size).to(dtype) for size in ((2, 3, 1100, 24), (2, 1100, 24), (2, 1100, 20)))
+    valid, results = torch.arange(1100).expand(2, 1100) % 7 != 3, []
+    for wide_rows in (True, False):
+        config = LinearConfig(elu_plus_one, replace_zero_by_one, native=True, wide_rows=wide_rows)
+        out, after = scan.scan(config, q, KeyInputs(k, v, valid))
+        assert out.dtype == (torch.float32 if wide_rows else dtype)
+        results.append([out.to(dtype), after.kv, after.z])
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
