@@ -21,34 +21,38 @@ struct Address {  // of a tensor [Bh, G, L, ..], with its strides
   }
 };
 
-// Rows of a head that a kernel reads, some at a time, as numbers of T
-template <typename T, typename S = T>
-struct Operand {
+// Rows of a head that pass through a buffer, some at a time
+template <typename T>
+struct HeadRows {
   const Address tensor;
   const int64_t head, width;
   Block<T> buffer;
-  Operand(const Address& tensor, int64_t head, int64_t max_rows, int64_t width)
+  HeadRows(const Address& tensor, int64_t head, int64_t max_rows, int64_t width)
       : tensor(tensor), head(head), width(width), buffer(round_up(max_rows, BLOCK), width) {}
-  Rows<const T> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
-    return buffer.load_rows(tensor.rows<const S>(head, group, start), rows, padded, width);
-  }
-  Rows<const T> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }
 };
 
-// Where a kernel computes rows of a head, some at a time: in place, or to be stored
-template <typename T>
-struct Target {
-  const Address tensor;
-  const int64_t head, width;
-  Block<T> buffer;
-  Target(const Address& tensor, int64_t head, int64_t max_rows, int64_t width)
-      : tensor(tensor), head(head), width(width), buffer(round_up(max_rows, BLOCK), width) {}
-  Rows<T> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
-    return buffer.output_rows(tensor.rows<T>(head, group, start), rows, padded, width);
+// Rows that a kernel reads, as numbers of T
+template <typename T, typename S = T>
+struct Operand : HeadRows<T> {
+  using HeadRows<T>::HeadRows;
+  Rows<const T> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
+    return this->buffer.load_rows(this->tensor.template rows<const S>(this->head, group, start), rows, padded,
+                                  this->width);
   }
-  Rows<T> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }
+};
+
+// Where a kernel computes rows: in place, or to be stored
+template <typename T>
+struct Target : HeadRows<T> {
+  using HeadRows<T>::HeadRows;
+  Rows<T> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
+    return this->buffer.output_rows(find(group, start), rows, padded, this->width);
+  }
   void store(int64_t group, int64_t start, int64_t rows, Rows<T> out) const {
-    if (out.data == buffer.data) buffer.copy_back(tensor.rows<T>(head, group, start), rows, width);
+    if (out.data == this->buffer.data) this->buffer.copy_back(find(group, start), rows, this->width);
+  }
+  Rows<T> find(int64_t group, int64_t start) const {
+    return this->tensor.template rows<T>(this->head, group, start);
   }
 };
 
@@ -130,18 +134,16 @@ inline void divide(float* row, int64_t width, float total) {
 
 // Features of queries or keys of a head, some at a time
 template <typename S>
-struct Features {
-  const Address tensor, valid;
-  const int64_t head, width, map;
-  Block<float> buffer;
+struct Features : HeadRows<float> {
+  const Address valid;
+  const int64_t map;
   Features(const Address& tensor, const Address& valid, int64_t head, int64_t max_rows, int64_t width, int64_t map)
-      : tensor(tensor), valid(valid), head(head), width(width), map(map), buffer(round_up(max_rows, BLOCK), width) {}
+      : HeadRows<float>(tensor, head, max_rows, width), valid(valid), map(map) {}
   Rows<const float> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
     load_features(buffer, tensor.rows<const S>(head, group, start), rows, padded, width, map,
                   valid.rows_or_none<const bool>(head, 0, start));
     return {buffer.data, buffer.ld};
   }
-  Rows<const float> operator()(int64_t start, int64_t rows, int64_t padded) { return (*this)(0, start, rows, padded); }
 };
 
 // Gradients of a head's outputs, some rows at a time, divided by the rows' sums of weights, and those by these sums in
@@ -157,7 +159,8 @@ struct DividedGrads {
         out_buffer(round_up(max_rows, BLOCK), width), by_totals(max_rows) {}
   Rows<const float> operator()(int64_t group, int64_t start, int64_t rows, int64_t padded) {
     const auto grad = t[0].rows<const float>(head, group, start);
-    for (int64_t i = 0; i < rows; i++) Block<float>::copy_row(buffer.data + i * buffer.ld, grad.data + i * grad.stride, width);
+    for (int64_t i = 0; i < rows; i++)
+      Block<float>::copy_row(buffer.data + i * buffer.ld, grad.data + i * grad.stride, width);
     std::memset(buffer.data + rows * buffer.ld, 0, (padded - rows) * buffer.ld * sizeof(float));
     if (divides) {
       const auto out = out_buffer.load_rows(t[1].rows<const float>(head, group, start), rows, rows, width);

@@ -6,9 +6,9 @@
 // registers. Vectors are those of the compiler (GCC from 12 on, Clang), so that one source serves AVX-512, AVX2 and
 // others. Nothing here depends on torch: cpp_scan.py passes addresses and strides.
 //
-// `attend` and the functions beside it take features, of any map. `attend_rows` and the functions beside it take queries
-// and keys, make their features in the cache, and divide: O / (X z), of elu + 1 and relu. Their gradients are, with
-// d = X z, T = grad / d and t = -(grad . out) / d, those of the former by top = T and total = t.
+// `attend` and its gradients take features, of any map. `attend_rows` and its gradients take queries and keys, make
+// features of relu or elu + 1 in the cache, and divide: O / d, with d = X z. Gradients by O and d are T = grad / d and
+// t = -(grad . out) / d, which are top and total of the former.
 
 #include "features.h"
 
@@ -30,9 +30,9 @@ void causal_products(Block<T>& pairs, Rows<const T> a, const Block<T>& b, int64_
 }
 
 // out = tril(a b^T) c + a S, S += b^T c. This is `attend`; with a = grad_top, b = v, c = y it is `backward_queries`.
-// load_a(group, start, rows, padded rows), load_b and load_c(start, rows, padded rows) return rows. place(group, start,
-// rows, padded rows) says where to compute `out`, and finish(group, start, rows, a, out, sums) stores it: row i of sums
-// is the sum of b, or of c, of all keys up to i. z: that of the keys so far.
+// load_a, load_b and load_c(group, start, rows, padded rows) return rows, and place, with the same arguments, where to
+// compute `out`. finish(group, start, rows, a, out, sums) stores it: row i of sums is the sum of b, or of c, of all
+// keys up to i. z: that of the keys so far.
 template <typename T, typename A, typename B, typename C, typename Place, typename Finish>
 void scan_forward(const ScanSizes& s, int64_t inner, int64_t outer, bool sums_b, Rows<T> state, T* z, A& load_a,
                   B& load_b, C& load_c, Place& place, Finish& finish) {
@@ -43,7 +43,7 @@ void scan_forward(const ScanSizes& s, int64_t inner, int64_t outer, bool sums_b,
   std::memcpy(last.data, z, sums_width * sizeof(T));
   for (int64_t start = 0; start < s.length; start += s.chunk) {
     const int64_t rows = std::min(s.chunk, s.length - start), padded_rows = round_up(rows, BLOCK);
-    const Rows<const T> b = load_b(start, rows, padded_rows), c = load_c(start, rows, padded_rows);
+    const Rows<const T> b = load_b(0, start, rows, padded_rows), c = load_c(0, start, rows, padded_rows);
     X::transpose(transposed.data, transposed.ld, b.data, b.stride, padded_rows, inner_ld);
     auto summed = sums_b ? b : c;
     for (int64_t i = 0; i < rows; i++) {  // sums within the chunk first: they round less
@@ -91,8 +91,8 @@ void scan_backward(const ScanSizes& s, Rows<T> state, T* z, LoadX& load_x, LoadY
   std::memcpy(last.data, z, F * sizeof(T));
   for (int64_t start = (s.length - 1) / s.chunk * s.chunk; start >= 0; start -= s.chunk) {
     const int64_t rows = std::min(s.chunk, s.length - start), padded_rows = round_up(rows, BLOCK);
-    const Rows<const T> y = load_y(start, rows, padded_rows), v = load_v(start, rows, padded_rows);
-    const Rows<T> grad_y = place_y(start, rows, padded_rows), grad_v = place_v(start, rows, padded_rows);
+    const Rows<const T> y = load_y(0, start, rows, padded_rows), v = load_v(0, start, rows, padded_rows);
+    const Rows<T> grad_y = place_y(0, start, rows, padded_rows), grad_v = place_v(0, start, rows, padded_rows);
     X::transpose(y_transposed.data, y_transposed.ld, y.data, y.stride, padded_rows, F_ld);
     X::transpose(v_transposed.data, v_transposed.ld, v.data, v.stride, padded_rows, E_ld);
     std::memcpy(sum.data, last.data, last.ld * sizeof(T));
@@ -117,7 +117,8 @@ void scan_backward(const ScanSizes& s, Rows<T> state, T* z, LoadX& load_x, LoadY
       std::memset(sum.data, 0, sum.ld * sizeof(T));
       for (int64_t n = 0; n < E_ld; n += TILE_VECTORS * X::W)
         for (int64_t k = 0; k < F_ld; k += SLAB_ROWS) {
-          const int64_t columns = std::min<int64_t>(TILE_VECTORS * X::W, E_ld - n), slab = std::min(SLAB_ROWS, F_ld - k);
+          const int64_t columns = std::min<int64_t>(TILE_VECTORS * X::W, E_ld - n),
+                        slab = std::min(SLAB_ROWS, F_ld - k);
           T* tile = state.data + k * state.stride + n;
           if (g == 0) {
             X::product(grad_v.data + n, grad_v.stride, padded_rows, columns, y.data + k, y.stride, 1, tile,
@@ -191,15 +192,28 @@ void backward_keys(const Address* t, const ScanSizes& s, int64_t threads) {
   });
 }
 
-
 // -- of queries and keys ----------------------------------------------------------------------------------------------
+
+// What these functions read. t: q, k, v, valid
+template <typename S>
+struct Inputs {
+  Features<S> x, y;
+  Operand<float, S> v;
+  Inputs(const Address* t, int64_t head, const ScanSizes& s)
+      : x(t[0], {}, head, s.chunk, s.features, s.map), y(t[1], t[3], head, s.chunk, s.features, s.map),
+        v(t[2], head, s.chunk, s.values) {}
+};
+
+// Rows that are computed in a block, always
+auto use(Block<float>& block) {
+  return [&block](int64_t, int64_t, int64_t, int64_t) { return Rows<float>{block.data, block.ld}; };
+}
 
 // t: q, k, v, valid, out, and the sums of weights
 template <typename S>
 void attend_rows(const Address* t, const ScanSizes& s, int64_t threads) {
   parallel_for(s.heads, s.threads(threads), [=](int64_t head) {
-    Features<S> x(t[2], {}, head, s.chunk, s.features, s.map), y(t[3], t[5], head, s.chunk, s.features, s.map);
-    Operand<float, S> v(t[4], head, s.chunk, s.values);
+    Inputs<S> in(t + 2, head, s);
     Target<float> target(t[6], head, s.chunk, s.values);
     auto finish = [&](int64_t g, int64_t start, int64_t rows, Rows<const float> of_x, Rows<float> out,
                       const Block<float>& sums) {
@@ -211,7 +225,7 @@ void attend_rows(const Address* t, const ScanSizes& s, int64_t threads) {
       target.store(g, start, rows, out);
     };
     scan_forward<float>(s, s.features, s.values, true, t[0].rows<float>(head, 0, 0), t[1].rows<float>(head, 0, 0).data,
-                        x, y, v, target, finish);
+                        in.x, in.y, in.v, target, finish);
   });
 }
 
@@ -219,20 +233,19 @@ void attend_rows(const Address* t, const ScanSizes& s, int64_t threads) {
 template <typename S>
 void backward_query_rows(const Address* t, const ScanSizes& s, int64_t threads) {
   parallel_for(s.heads, s.threads(threads), [=](int64_t head) {
-    Features<S> x(t[2], {}, head, s.chunk, s.features, s.map), y(t[3], t[5], head, s.chunk, s.features, s.map);
-    Operand<float, S> v(t[4], head, s.chunk, s.values);
+    Inputs<S> in(t + 2, head, s);
     DividedGrads grads(t + 6, head, s.chunk, s.values, s.divides);
     Block<float> grad_x(round_up(s.chunk, BLOCK), s.features);
-    auto place = [&](int64_t, int64_t, int64_t, int64_t) { return Rows<float>{grad_x.data, grad_x.ld}; };
+    auto place = use(grad_x);
     auto finish = [&](int64_t g, int64_t start, int64_t rows, Rows<const float>, Rows<float> out,
                       const Block<float>& sums) {
       for (int64_t i = 0; i < rows && s.divides; i++)
         X::add(out.data + i * out.stride, out.data + i * out.stride, grads.by_totals[i], sums.data + i * sums.ld,
                sums.ld);
-      store_by_rows<S>(t[9].rows<S>(head, g, start), grad_x, x(g, start, rows, rows), rows, s.features, s.map);
+      store_by_rows<S>(t[9].rows<S>(head, g, start), grad_x, in.x(g, start, rows, rows), rows, s.features, s.map);
     };
     scan_forward<float>(s, s.values, s.features, false, t[0].rows<float>(head, 0, 0), t[1].rows<float>(head, 0, 0).data,
-                        grads, v, y, place, finish);
+                        grads, in.v, in.y, place, finish);
   });
 }
 
@@ -240,23 +253,21 @@ void backward_query_rows(const Address* t, const ScanSizes& s, int64_t threads) 
 template <typename S>
 void backward_key_rows(const Address* t, const ScanSizes& s, int64_t threads) {
   parallel_for(s.heads, s.threads(threads), [=](int64_t head) {
-    Features<S> x(t[2], {}, head, s.chunk, s.features, s.map), y(t[3], t[5], head, s.chunk, s.features, s.map);
-    Operand<float, S> v(t[4], head, s.chunk, s.values);
+    Inputs<S> in(t + 2, head, s);
     DividedGrads grads(t + 6, head, s.chunk, s.values, s.divides);
     Block<float> grad_y(round_up(s.chunk, BLOCK), s.features), grad_v(round_up(s.chunk, BLOCK), s.values);
     auto load_top = [&](int64_t g, int64_t start, int64_t rows, int64_t padded, const float*& totals, int64_t&) {
       if (s.divides) totals = grads.by_totals.data();
       return grads(g, start, rows, padded);
     };
-    auto place_y = [&](int64_t, int64_t, int64_t) { return Rows<float>{grad_y.data, grad_y.ld}; };
-    auto place_v = [&](int64_t, int64_t, int64_t) { return Rows<float>{grad_v.data, grad_v.ld}; };
+    auto place_y = use(grad_y), place_v = use(grad_v);
     auto finish = [&](int64_t start, int64_t rows, Rows<const float> of_y, Rows<float>, Rows<float>) {
       store_by_rows<S>(t[9].rows<S>(head, 0, start), grad_y, of_y, rows, s.features, s.map);
       const auto to_v = t[10].rows<S>(head, 0, start);
       for (int64_t i = 0; i < rows; i++) store_row(to_v.data + i * to_v.stride, grad_v.data + i * grad_v.ld, s.values);
     };
-    scan_backward<float>(s, t[0].rows<float>(head, 0, 0), t[1].rows<float>(head, 0, 0).data, x, y, v, load_top, place_y,
-                         place_v, finish);
+    scan_backward<float>(s, t[0].rows<float>(head, 0, 0), t[1].rows<float>(head, 0, 0).data, in.x, in.y, in.v, load_top,
+                         place_y, place_v, finish);
   });
 }
 

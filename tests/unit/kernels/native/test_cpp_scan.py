@@ -205,6 +205,16 @@ def test_threads_of_large_stretches_compute_the_same(monkeypatch: pytest.MonkeyP
         outputs = attend(native, x, y, v, state)
         grads = OutputGrads(x[..., :width] * 0.5, None)
         results.append([*outputs, state.kv, *native.backward_keys(x, Stretch(y, v, None), grads, state, [None])])
+        keys, state = KeyInputs(y, v), make_states(heads, width, width, torch.float32)[0]
+        out, totals = native.attend_rows(elu_plus_one, x, keys, state, divides=True)
+        rows, options = (x[..., :width] * 0.5, out, totals), {"divides": True}
+        results[-1] += [
+            out,
+            totals,
+            state.kv,
+            native.backward_query_rows(elu_plus_one, x, keys, rows, state, **options),
+        ]
+        results[-1] += native.backward_key_rows(elu_plus_one, x, keys, rows, state, **options)
     torch.testing.assert_close(*results, rtol=0, atol=0)  # threads have whole heads
 
 
