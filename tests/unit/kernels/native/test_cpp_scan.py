@@ -135,7 +135,7 @@ def test_whole_scans_and_their_gradients_agree_with_float64(
         outputs, inputs = (out, after.kv, after.z), leaves
         if divisor is None:  # sums of features are then not computed
             outputs, inputs = outputs[:2], leaves[:4]
-        loss = sum((x * draw(*x.shape).to(x.dtype)).sum() for x in outputs)
+        loss = torch.stack([(x * draw(*x.shape).to(x.dtype)).sum() for x in outputs]).sum()
         results.append([*outputs, *torch.autograd.grad(loss, inputs)])
     n_outputs = len(outputs)
     for i, (ours, theirs) in enumerate(zip(*results, strict=True)):
