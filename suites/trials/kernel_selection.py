@@ -26,6 +26,7 @@ from efficient_attn.kernels.linear.scan import SCAN
 from efficient_attn.kernels.native.building import build_all
 from efficient_attn.kernels.products import PRODUCTS
 from efficient_attn.kernels.softmax.decode import DECODE
+from efficient_attn.kernels.sparse.implementation_choice import TILES
 from efficient_attn.results.stats import estimate_geometric_mean
 
 MAX_MULTIPLY_ADDS = 2**28  # multiply-adds of a drawn call
@@ -44,6 +45,7 @@ def main() -> None:
         (DECODE, draw_decode, decode_constant),
         (SCAN, draw_scan, lambda point: "chunks"),
         (SUMS, draw_sums, lambda point: "torch"),
+        (TILES, draw_tiles, lambda point: "torch"),
     ):
         compare_choices(tunable, draw, constant, args.shapes, np.random.default_rng(args.seed))
 
@@ -118,6 +120,15 @@ def draw_sums(rng: np.random.Generator) -> TuningPoint:
         heads, group, length = int(rng.integers(1, 33)), int(rng.integers(1, 5)), int(2 ** rng.uniform(4, 13))
         if heads * group * length * width * columns <= MAX_MULTIPLY_ADDS:
             return TuningPoint(kind, (heads, group, length, width, columns))
+
+
+def draw_tiles(rng: np.random.Generator) -> TuningPoint:
+    kind = str(rng.choice(["float32", "bfloat16", "float16"])) + str(rng.choice(["", GRADIENTS]))
+    while True:
+        heads, group, width = int(rng.integers(1, 33)), int(rng.integers(1, 5)), int(rng.choice([32, 64, 80, 96, 128]))
+        length, keys = int(2 ** rng.uniform(6, 13)), int(2 ** rng.uniform(4, 10))
+        if keys < length and 2 * heads * group * length * keys * width <= MAX_MULTIPLY_ADDS:
+            return TuningPoint(kind, (heads, group, length, keys, width))
 
 
 def decode_constant(point: TuningPoint) -> str:

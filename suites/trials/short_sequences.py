@@ -4,7 +4,7 @@
 
 compares each mechanism with one call of torch's attention and with its own matrix products, and prints the time of a
 call in microseconds, the excess, and the ratio with a 95% interval: forward and with gradients, causal and not, one
-thread, float32, 4 heads of 64. Calls are interleaved, and ratios are paired by round. Both implementations of a pattern
+thread, float32, 4 heads of 64. Calls are interleaved, and ratios are paired by round. All implementations of a pattern
 are timed as well: the rule in kernels/sparse/implementation_choice.py follows from these times.
 """
 
@@ -64,7 +64,8 @@ def compare(spec: str, n: int, batch: int, causal: bool, gradient: bool) -> Iter
         return
     q, k, v = (torch.randn(batch, HEADS, n, WIDTH, requires_grad=True) for _ in range(3))
     runs = {"torch": make_run(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal), [q, k, v], gradient)}
-    for backend in ("adaptive", "parts", "masked") if isinstance(attn, ea.SparseAttention) else (attn.backend,):
+    backends = ("adaptive", "parts", "cpp", "masked") if isinstance(attn, ea.SparseAttention) else (attn.backend,)
+    for backend in backends:
         implementation = ea.create(spec, dims=attn.dims, backend=backend)
         runs[backend] = make_call(implementation, sample, causal, gradient)
     if isinstance(attn, ea.LinearAttention):

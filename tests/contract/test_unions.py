@@ -88,7 +88,7 @@ def test_the_spec_of_a_union_is_independent_of_order() -> None:
     assert isinstance(one.pattern, Pattern)
 
 
-@pytest.mark.parametrize("backend", ["adaptive", "parts", "masked", "dense"])
+@pytest.mark.parametrize("backend", ["adaptive", "parts", "cpp", "masked", "dense"])
 @pytest.mark.parametrize("pattern", [Band(3, 5), Band(2, 9, 2) | Keys(1, 3), Queries(4) | Band(0, 2), Blocks(4)])
 def test_decoding_patterns_with_holes_gives_the_forward_rows(pattern: Pattern, backend: str) -> None:
     """Including rows that see no key at all."""

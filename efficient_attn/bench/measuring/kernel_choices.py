@@ -19,9 +19,10 @@ from ...kernels.linear.scan import SCAN
 from ...kernels.native import building
 from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
+from ...kernels.sparse.implementation_choice import TILES
 from ..readiness import Finding
 
-TUNABLES = (PRODUCTS, HALF, DECODE, SCAN, SUMS)  # measured before a run, and reported by ``doctor``
+TUNABLES = (PRODUCTS, HALF, DECODE, SCAN, SUMS, TILES)  # measured before a run, and reported by ``doctor``
 LIMIT_S = 120.0
 
 Tables: TypeAlias = Mapping[str, TimingTable]  # by the name of the tunable

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-LIBRARIES = ("decode", "scan", "sums")
+LIBRARIES = ("decode", "scan", "sums", "tiles")
 FLAGS = ("-std=c++20", "-O3", "-ffp-contract=fast", "-pthread", "-shared", "-fPIC")
 X86 = {"AVX512": ("-march=x86-64-v4",), "AVX2": ("-march=x86-64-v3",), "DEFAULT": ()}
 CLASSES = {"x86_64": X86, "amd64": X86}  # by machine: a class of processors has torch's name of its vector instructions

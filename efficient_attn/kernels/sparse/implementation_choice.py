@@ -1,10 +1,20 @@
-"""Select parts or one masked softmax: the one that is expected to be faster for a geometry."""
+"""Select parts or one masked softmax, whichever is expected to be faster for a geometry; C++ or torch for parts."""
 
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
-from ...patterns import Geometry, Pattern
+import torch
+from torch import Tensor
+
+from ...patterns import Band, Geometry, Pattern
+from ..autotuning.autotuner import choose
+from ..autotuning.candidates import Candidates, Tunable, TuningPoint, format_kind, make_calls
+from ..custom_ops import have_numbers
+from ..derivatives import wants_gradient
+from ..native.building import is_available, load_library
 from .mask_cache import MAX_CACHED_PAIRS
+from .parts import PlanConfig, SparseInputs, softmax_over_plan
 from .tile_plan import plan_parts
 from .tiles import TilePlan
 
@@ -36,3 +46,48 @@ def compare_costs(plan: TilePlan, g: Geometry, heads: int, width: int) -> Implem
     rows, pairs = sum(count for count, _ in steps), sum(count * keys for count, keys in steps)
     overhead = 64 / width * (rows * ROW_COST + len(steps) * STEP_COST / heads)
     return "masked" if g.n * g.m < pairs + overhead else "parts"
+
+
+def runs_in_cpp(plan: TilePlan, inputs: SparseInputs, *, backend: str) -> bool:
+    """Whether C++ runs a plan: with the backend ``cpp`` wherever it can, with ``adaptive`` where it is selected."""
+    q, k, v, _ = inputs
+    if backend not in ("adaptive", "cpp") or q.device.type != "cpu" or not have_numbers(q, k, v):
+        return False
+    if backend == "cpp":
+        return load_library("tiles")[0] is not None
+    if q.dtype not in TIMED_DTYPES or not is_available("tiles"):
+        return False
+    kind = format_kind(q.dtype, trains=wants_gradient(q, k, v))
+    return choose(TILES, kind, len(q), q.shape[2], q.shape[1], count_keys(plan, q.shape[1]), q.shape[3]) == "cpp"
+
+
+@lru_cache(maxsize=256)
+def count_keys(plan: TilePlan, n: int) -> int:
+    """Pairs that a plan computes for each of n queries."""
+    return sum(tile.pairs for tiling in plan for tile in tiling.tiles) // n
+
+
+def _make_candidates(point: TuningPoint) -> Candidates:
+    """The calls of a point, whose sizes are key-value heads, query heads of each, positions, keys of each, width."""
+    heads, group, n, keys, width = point.sizes
+    plan = plan_parts(Pattern((Band(-keys // 2, keys // 2),)), Geometry(n, n, 0, False))
+
+    def compute(q: Tensor, k: Tensor, v: Tensor, native: bool = False) -> Tensor:
+        return softmax_over_plan(SparseInputs(q, k, v, None), PlanConfig(plan, group, width**-0.5, native))
+
+    computations = {"torch": compute}
+    if is_available("tiles"):
+        computations["cpp"] = lambda q, k, v: compute(q, k, v, native=True)
+    return make_calls(point, ((heads, n, group, width), (heads, n, width), (heads, n, width)), computations)
+
+
+TIMED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+POINTS = product(TIMED_DTYPES, (False, True), ((2, 1, 512, 256, 64), (1, 4, 256, 128, 128)))
+TILES = Tunable(
+    name="tiles",
+    implementations=("torch", "cpp"),
+    points=tuple(TuningPoint(format_kind(dtype, trains=trains), sizes) for dtype, trains, sizes in POINTS),
+    make_candidates=_make_candidates,
+    rule=lambda point: "cpp" if is_available("tiles") else "torch",
+    is_available=lambda name: name != "cpp" or is_available("tiles"),
+)

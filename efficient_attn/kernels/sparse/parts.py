@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..half_precision import fused_dtype
+from ..native import cpp_tiles
 from ..softmax.fused import additive_mask
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
@@ -33,11 +34,12 @@ class SparseInputs(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PlanConfig:
-    """A plan with the other arguments of a call: the heads of a group, the scale."""
+    """A plan with the other arguments of a call: the heads of a group, the scale. native: run it in C++."""
 
     plan: TilePlan
     group: int
     scale: float
+    native: bool = False
 
     def cast(self, operation: str, q: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Tensors in the kernel's fastest dtype for the plan's largest tiles. operation: see `fused_dtype`."""
@@ -76,6 +78,9 @@ class PlanConfig:
 
 def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
     """Attention over a plan's keys, and one log-sum-exp a row ``[Bh, N, group]``. Rows in no tile are zero."""
+    if config.native:
+        out, lse = cpp_tiles.attend(config.plan, config.scale, *inputs)
+        return out, finite(lse)
     q, k, v, valid = inputs
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v = config.cast("forward", q, k, v)
@@ -91,12 +96,14 @@ def run_plan(inputs: SparseInputs, config: PlanConfig) -> tuple[Tensor, Tensor]:
                 part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
             grouped_parts = (x.unflatten(2, (-1, config.group)) for x in (part_out, part_lse))
             _merge_part(step.tile.fresh, step.queries(out), step.queries(lse), *grouped_parts)
-    return out.to(dtype), lse.masked_fill_(lse == float("-inf"), 0)  # exp(-inf - 0) is 0, as required
+    return out.to(dtype), finite(lse)
 
 
 def plan_gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], config: PlanConfig) -> tuple[Tensor, ...]:
     """The gradients of q, k and v of the result of `run_plan`."""
     (q, k, v, valid), out, lse = saved
+    if config.native:
+        return cpp_tiles.backward(config.plan, config.scale, grad, saved.inputs, (out, lse))
     dtype, options = q.dtype, FusedOptions(causal=False, scale=config.scale)
     q, k, v, grad, out = config.cast("backward", q, k, v, grad.contiguous(), out)
     sum_dtype, layout = _choose_sum_dtype(q, config), torch.contiguous_format
@@ -120,6 +127,11 @@ def plan_gradients(grad: Tensor, saved: SavedSoftmax[SparseInputs], config: Plan
 
 KERNEL = "the kernel of sparse patterns"
 softmax_over_plan = SoftmaxKernel(KERNEL, SparseInputs, PlanConfig, run_plan, plan_gradients)
+
+
+def finite(lse: Tensor) -> Tensor:
+    """Zero instead of minus infinity, in place: exp(-inf - 0) is 0, as required of a row without keys."""
+    return lse.masked_fill_(lse == float("-inf"), 0)
 
 
 def _merge_part(fresh: bool, out: Tensor, lse: Tensor, part_out: Tensor, part_lse: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...patterns import Geometry, Pattern
 from ..softmax.merge import FusedInputs
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .implementation_choice import choose_implementation
+from .implementation_choice import choose_implementation, runs_in_cpp
 from .masked_softmax import fold_mask, masked_gradients, run_masked
 from .parts import KERNEL, PlanConfig, SparseInputs, plan_gradients, run_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
@@ -34,7 +34,7 @@ def read_pattern(text: str) -> Pattern:
 
 
 class PatternOptions(NamedTuple):
-    """text: the pattern's. start: the position of the first query. backend: adaptive, parts, blocks or masked."""
+    """text: the pattern's. start: the position of the first query. backend: adaptive, parts, cpp, blocks or masked."""
 
     text: str
     start: int
@@ -53,7 +53,7 @@ def _prepare(inputs: SparseInputs, options: PatternOptions) -> FusedInputs | Pla
     if backend == "masked":
         return FusedInputs(q, k, v, fold_mask(q, valid, pattern, g))
     plan = (plan_blocks if backend == "blocks" else plan_parts)(pattern, g)
-    return PlanConfig(plan, q.shape[2], options.scale)
+    return PlanConfig(plan, q.shape[2], options.scale, runs_in_cpp(plan, inputs, backend=options.backend))
 
 
 def _forward(inputs: SparseInputs, options: PatternOptions) -> tuple[Tensor, Tensor]:

@@ -13,9 +13,10 @@ from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_
 from ...contract.decode_state import KVCache, RollingCache, preallocate
 from ...contract.row_starts import make_step_mask
 from ...kernels.dense import softmax_attention
+from ...kernels.native.building import why_no_native
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend, pattern_op
-from ...kernels.sparse.implementation_choice import choose_implementation
+from ...kernels.sparse.implementation_choice import choose_implementation, runs_in_cpp
 from ...kernels.sparse.masked_softmax import attend_masked
 from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
 from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
@@ -36,15 +37,16 @@ class SparseAttention(Attention):
 
     time: the published growth. Backends: ``parts`` (views, columns and gathered blocks, merged by their log-sum-exps)
     supports every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks with masks) any pattern.
+    ``cpp`` does the same in C++; where it is built, ``adaptive`` selects it in place of ``parts`` if it was faster.
     ``masked`` is one call of torch's fused kernel over all N x M pairs with the pattern as mask: more work, but less
     time for short sequences. ``adaptive`` uses ``parts`` or ``masked`` in each call, whichever is expected to be
     faster, and never ``masked`` beyond 1,024 positions; `what_runs` tells which. ``flex`` is torch's flex_attention,
     for CUDA. All but ``masked`` compute only the pattern's key blocks.
     """
 
-    backends = ("adaptive", "parts", "blocks", "masked", "flex", "dense")
+    backends = ("adaptive", "parts", "cpp", "blocks", "masked", "flex", "dense")
     renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
-    only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda"}
+    only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda", "cpp": "cpu"}
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"flex": flex_backend.DTYPES}
 
     def __init__(self, pattern: Pattern | Fact, *, time: str = "O(N P), P keys a query") -> None:
@@ -72,6 +74,8 @@ class SparseAttention(Attention):
             return "a fact of the pattern does not define its tiles; use 'blocks', which supports any pattern"
         if backend == "flex" and not torch.cuda.is_available():
             return "needs a CUDA device: flex_attention on the CPU has no backward pass"
+        if backend == "cpp":
+            return why_no_native("tiles")
         return None
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
@@ -109,7 +113,9 @@ class SparseAttention(Attention):
 
             out = softmax_outside_graph(tensors, self.pattern, g, scale)
         else:
-            out = softmax_over_plan(tensors, PlanConfig(self._make_plan(g), group, scale))
+            plan = self._make_plan(g)
+            native = runs_in_cpp(plan, tensors, backend=self.backend)
+            out = softmax_over_plan(tensors, PlanConfig(plan, group, scale, native))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
