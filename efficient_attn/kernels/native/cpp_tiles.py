@@ -7,6 +7,7 @@ The library reads keys and values where they are, by their positions, and a call
 import ctypes
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ from ..sparse.tiles import Step, Tile, TilePlan, Tiling, View
 from .building import call, contiguous_rows, count_parts, make_integers, pack_tensors
 
 DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.float16
-MAX_MASK_PAIRS = 1 << 22  # pairs of the masks that exist together, besides cached ones
+MAX_MASK_PAIRS = 1 << 22  # pairs of the masks that exist together
+MAX_KEPT_PAIRS = 1 << 18  # pairs of a plan's masks that are kept with the plan
 
 CPU = torch.device("cpu")
 
@@ -33,9 +35,9 @@ class _Piece(NamedTuple):
 
 
 class _LaneMask(NamedTuple):
-    """Which keys are seen by the rows of all heads of a group, ``[1 or windows, keys, rows * group]``; None for all."""
+    """Which keys the rows of all heads of a group see, ``[1 or windows, keys, rows * group]``; None for all."""
 
-    seen: Tensor | None
+    lanes: Tensor | None
 
 
 def attend(
@@ -70,7 +72,7 @@ def backward(
 
 
 def _call(name: str, plan: TilePlan, scale: float, parts: int, tensors: tuple[Tensor | None, ...]) -> None:
-    """Call a function of the library for the tiles of a plan, as many at a time as masks may exist together."""
+    """Call a function of the library for the tiles of a plan."""
     q, k, v, valid, *_ = tensors
     assert q is not None
     assert k is not None
@@ -78,43 +80,45 @@ def _call(name: str, plan: TilePlan, scale: float, parts: int, tensors: tuple[Te
     (heads, keys, width), group = k.shape, q.shape[2]
     heads_per_row = 1 if valid is None else heads // len(valid)
     packed = pack_tensors(*(x.transpose(1, 2) if x is not None and x.ndim == 4 else x for x in tensors))
-    for tiles in _describe_tiles(plan, group):
-        n_tiles = len(tiles.numbers) // len(TILE_FIELDS)
-        sizes = make_integers(heads, group, keys, width, v.shape[2], heads_per_row, parts, n_tiles)
-        call("tiles", name, q, packed, make_integers(*tiles.numbers), sizes, ctypes.c_double(scale))
-
-
-# of the library's `Tile`
-TILE_FIELDS = (
-    *("count", "rows", "first", "step", "advance", "keys", "key_advance"),
-    *("positions", "positions_stride", "mask", "mask_stride"),
-)
+    for tiles in _keep_tiles(plan, group) or _describe_tiles(plan, group):
+        sizes = make_integers(heads, group, keys, width, v.shape[2], heads_per_row, parts, tiles.count)
+        call("tiles", name, q, packed, tiles.numbers, sizes, ctypes.c_double(scale))
 
 
 class _Tiles(NamedTuple):
-    """The library's tiles, one after another, and the masks that they point to."""
+    """The library's tiles as numbers, one after another, and the masks that they point to."""
 
-    numbers: list[int]
-    masks: list[Tensor]
+    count: int
+    numbers: ctypes.Array[ctypes.c_int64]
+    masks: tuple[Tensor, ...]
+
+
+@lru_cache(maxsize=64)
+def _keep_tiles(plan: TilePlan, group: int) -> tuple[_Tiles, ...] | None:
+    """All tiles of a plan whose masks are small: in a short call describing them takes as long as the softmax."""
+    masked = (tile for tiling in plan for tile in tiling.tiles if tile.rule is not None)
+    pairs = sum(tile.queries.size * tile.keys.size * (tile.count if tile.mask is None else 1) for tile in masked)
+    return tuple(_describe_tiles(plan, group)) if pairs * group <= MAX_KEPT_PAIRS else None
 
 
 def _describe_tiles(plan: TilePlan, group: int) -> Iterator[_Tiles]:
-    tiles, pairs = _Tiles([], []), 0
+    """The tiles of a plan, as many at a time as masks may exist together."""
+    described: list[tuple[int, ...]] = []
+    masks: list[Tensor] = []
     for piece in _cut_plan(plan):
         (_, (tile, first, last), positions, advance), queries = piece, piece.step.tile.queries
         mask = _make_mask(piece, group)
         row = queries.first + first * queries.advance
-        tiles.numbers.extend((last - first, queries.size, row, queries.step, queries.advance, tile.keys.size, advance))
-        tiles.numbers.extend((positions.data_ptr(), _stride(positions)))
-        tiles.numbers.extend((0, 0) if mask is None else (mask.data_ptr(), _stride(mask)))
+        windows = last - first, queries.size, row, queries.step, queries.advance, tile.keys.size, advance
+        pointers = (0, 0) if mask is None else (mask.data_ptr(), _stride(mask))
+        described.append((*windows, positions.data_ptr(), _stride(positions), *pointers))
         if mask is not None:
-            tiles.masks.append(mask)
-            pairs += mask.numel()
-            if pairs > MAX_MASK_PAIRS:
-                yield tiles
-                tiles, pairs = _Tiles([], []), 0
-    if tiles.numbers:
-        yield tiles
+            masks.append(mask)
+        if sum(x.numel() for x in masks) > MAX_MASK_PAIRS:
+            yield _Tiles(len(described), make_integers(*chain(*described)), tuple(masks))
+            described, masks = [], []
+    if described:
+        yield _Tiles(len(described), make_integers(*chain(*described)), tuple(masks))
 
 
 def _stride(x: Tensor) -> int:
@@ -155,5 +159,5 @@ def _make_mask(piece: _Piece, group: int) -> Tensor | None:
         return _LaneMask(allowed.repeat_interleave(group, dim=1).mT.contiguous())
 
     if group * step.pairs > MAX_CACHED_PAIRS:
-        return make().seen
-    return MASK_CACHE.find((*step, group), make).seen
+        return make().lanes
+    return MASK_CACHE.find((*step, group), make).lanes

@@ -1,5 +1,6 @@
 """Select parts or one masked softmax, whichever is expected to be faster for a geometry; C++ or torch for parts."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Literal
@@ -20,32 +21,52 @@ from .tiles import TilePlan
 
 MAX_MASKED_LENGTH = 1024  # positions on either side beyond which unneeded pairs are never computed
 
-# In pairs of one head of width 64 in torch's masked kernel, about 5.5 ns on a Zen 3 in float32. Fitted to nine patterns
-# at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients(suites/trials/short_sequences.py)
-STEP_COST = 30_000  # one kernel call with its fetching, joining and Python, whatever its size
-ROW_COST = 60  # a row that a step fetches, writes and joins
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Costs of a plan, in pairs of one head of width 64 in torch's masked kernel. call: of the whole, with its Python.
+    step: of a kernel call, or of a tile in C++. row: that a step fetches, writes and joins. pair: that is computed."""
+
+    call: int
+    step: int
+    row: int
+    pair: float
+
+
+# Fitted to nine patterns at 64 to 1,024 positions and 4 and 32 heads, forward and with gradients, on a Zen 3, where a
+# masked pair takes about 5.5 ns in float32 (suites/trials/short_sequences.py); in C++ on a Zen 4 (3.7 ns), up to 768
+IN_TORCH = Costs(call=0, step=30_000, row=60, pair=1)
+IN_CPP = Costs(call=5_000, step=8_000, row=10, pair=0.7)
 
 Implementation = Literal["parts", "masked"]
 
 
 @lru_cache(maxsize=256)
-def choose_implementation(pattern: Pattern, g: Geometry, heads: int, width: int, masks: int) -> Implementation:
+def choose_implementation(
+    pattern: Pattern, g: Geometry, heads: int, width: int, masks: int, *, native: bool
+) -> Implementation:
     """The cheaper implementation of a call, for a pattern of known facts. heads: of the whole batch. width: of q and k.
-    masks: needed by a masked call, one for each row of the batch with padding. A single row is a decode step, after
-    which there is one key more: a mask would be created for one call."""
+    masks: needed by a masked call, one for each row of the batch with padding. native: whether parts would run in C++.
+    A single row is a decode step, after which there is one key more: a mask would be created for one call."""
     if g.n == 1 or max(g.n, g.m) > MAX_MASKED_LENGTH or masks * g.n * g.m > MAX_CACHED_PAIRS:
         return "parts"
-    return compare_costs(plan_parts(pattern, g), g, heads, width)
+    return compare_costs(plan_parts(pattern, g), g, heads, width, IN_CPP if native else IN_TORCH)
 
 
-def compare_costs(plan: TilePlan, g: Geometry, heads: int, width: int) -> Implementation:
+def compare_costs(plan: TilePlan, g: Geometry, heads: int, width: int, costs: Costs) -> Implementation:
     """The pairs that a plan computes, with the overhead of its steps and rows, compared with all pairs of the geometry.
     The overhead of a step is smaller relative to its pairs, the more heads share it and the wider they are. Groups,
     dtype and gradients affect both alike, as far as was measured."""
-    steps = [(s.tile.queries.size * (s.last - s.first), s.tile.keys.size) for t in plan for s in t.steps()]
-    rows, pairs = sum(count for count, _ in steps), sum(count * keys for count, keys in steps)
-    overhead = 64 / width * (rows * ROW_COST + len(steps) * STEP_COST / heads)
-    return "masked" if g.n * g.m < pairs + overhead else "parts"
+    tiles = [tile for tiling in plan for tile in tiling.tiles]
+    rows, pairs = sum(t.count * t.queries.size for t in tiles), sum(t.pairs for t in tiles)
+    n_steps = len(tiles) if costs == IN_CPP else sum(1 for tiling in plan for _ in tiling.steps())
+    overhead = 64 / width * (rows * costs.row + (costs.call + n_steps * costs.step) / heads)
+    return "masked" if g.n * g.m < pairs * costs.pair + overhead else "parts"
+
+
+def is_native(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether C++ may be selected for calls of this dtype."""
+    return device.type == "cpu" and dtype in TIMED_DTYPES and is_available("tiles")
 
 
 def runs_in_cpp(plan: TilePlan, inputs: SparseInputs, *, backend: str) -> bool:
@@ -55,7 +76,7 @@ def runs_in_cpp(plan: TilePlan, inputs: SparseInputs, *, backend: str) -> bool:
         return False
     if backend == "cpp":
         return load_library("tiles")[0] is not None
-    if q.dtype not in TIMED_DTYPES or not is_available("tiles"):
+    if not is_native(q.dtype, q.device):
         return False
     kind = format_kind(q.dtype, trains=wants_gradient(q, k, v))
     return choose(TILES, kind, len(q), q.shape[2], q.shape[1], count_keys(plan, q.shape[1]), q.shape[3]) == "cpp"

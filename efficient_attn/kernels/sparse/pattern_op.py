@@ -9,9 +9,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...patterns import Geometry, Pattern
+from ..custom_ops import have_numbers
 from ..softmax.merge import FusedInputs
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .implementation_choice import choose_implementation, runs_in_cpp
+from .implementation_choice import choose_implementation, is_native, runs_in_cpp
 from .masked_softmax import fold_mask, masked_gradients, run_masked
 from .parts import KERNEL, PlanConfig, SparseInputs, plan_gradients, run_plan
 from .tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
@@ -49,7 +50,8 @@ def _prepare(inputs: SparseInputs, options: PatternOptions) -> FusedInputs | Pla
     pattern, g = read_pattern(options.text), Geometry(q.shape[1], k.shape[1], options.start, options.causal)
     backend, masks = options.backend, 1 if valid is None else len(valid)
     if backend == "adaptive":
-        backend = choose_implementation(pattern, g, q.shape[0] * q.shape[2], q.shape[3], masks)
+        native = is_native(q.dtype, q.device) and have_numbers(q, k)
+        backend = choose_implementation(pattern, g, q.shape[0] * q.shape[2], q.shape[3], masks, native=native)
     if backend == "masked":
         return FusedInputs(q, k, v, fold_mask(q, valid, pattern, g))
     plan = (plan_blocks if backend == "blocks" else plan_parts)(pattern, g)

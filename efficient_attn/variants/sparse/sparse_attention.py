@@ -12,11 +12,12 @@ from torch import Tensor
 from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, preallocate
 from ...contract.row_starts import make_step_mask
+from ...kernels.custom_ops import have_numbers
 from ...kernels.dense import softmax_attention
 from ...kernels.native.building import why_no_native
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend, pattern_op
-from ...kernels.sparse.implementation_choice import choose_implementation, runs_in_cpp
+from ...kernels.sparse.implementation_choice import choose_implementation, is_native, runs_in_cpp
 from ...kernels.sparse.masked_softmax import attend_masked
 from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
 from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
@@ -44,7 +45,7 @@ class SparseAttention(Attention):
     for CUDA. All but ``masked`` compute only the pattern's key blocks.
     """
 
-    backends = ("adaptive", "parts", "cpp", "blocks", "masked", "flex", "dense")
+    backends = ("adaptive", "parts", "blocks", "masked", "cpp", "flex", "dense")
     renamed: ClassVar[Mapping[str, str]] = {"windows": "parts"}
     only_on: ClassVar[Mapping[str, str]] = {"flex": "cuda", "cpp": "cpu"}
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {"flex": flex_backend.DTYPES}
@@ -93,7 +94,8 @@ class SparseAttention(Attention):
         compiling = torch.compiler.is_compiling()
         text = self._pattern_text if compiling else None  # the op chooses in this case, because it knows all sizes
         masks = 1 if valid is None else batch
-        backend = self.backend if compiling else self._choose_backend(g, batch * heads, pad, masks)
+        native = not compiling and is_native(q.dtype, q.device) and have_numbers(q, k, v)
+        backend = self.backend if compiling else self._choose_backend(g, batch * heads, pad, masks, native=native)
         if text is None and backend == "masked":
             run = attend_masked
             if compiling:
@@ -114,14 +116,15 @@ class SparseAttention(Attention):
             out = softmax_outside_graph(tensors, self.pattern, g, scale)
         else:
             plan = self._make_plan(g)
-            native = runs_in_cpp(plan, tensors, backend=self.backend)
-            out = softmax_over_plan(tensors, PlanConfig(plan, group, scale, native))
+            in_cpp = runs_in_cpp(plan, tensors, backend=self.backend)
+            out = softmax_over_plan(tensors, PlanConfig(plan, group, scale, in_cpp))
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
-    def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1) -> str:
-        backend = self.backend
-        return backend if backend != "adaptive" else choose_implementation(self.pattern, g, heads, width, masks)
+    def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1, *, native: bool) -> str:
+        if self.backend != "adaptive":
+            return self.backend
+        return choose_implementation(self.pattern, g, heads, width, masks, native=native)
 
     def _make_plan(self, g: Geometry) -> TilePlan:
         use_parts = self.backend != "blocks" and self.why_not("parts") is None
@@ -139,7 +142,8 @@ class SparseAttention(Attention):
         self, shape: Shape, *, causal: bool, dtype: torch.dtype = torch.float32, gradient: bool = False
     ) -> tuple[str, int]:
         g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
-        backend = self._choose_backend(g, shape.batch * shape.heads, shape.head_dim)
+        native = is_native(dtype, torch.device("cpu"))
+        backend = self._choose_backend(g, shape.batch * shape.heads, shape.head_dim, native=native)
         if backend in ("dense", "masked"):
             return backend, shape.n * shape.m
         return backend, sum(tile.pairs for tiling in self._make_plan(g) for tile in tiling.tiles)

@@ -133,7 +133,7 @@ class TestCreate:
         attn = ea.create(spec, backend=backend)
         assert (attn.backend, attn.spec) == ("parts", "sliding_window:backend=parts")
         assert ea.info("sliding_window:backend=windows").spec == attn.spec
-        assert ea.info("sliding_window").backends == ("adaptive", "parts", "cpp", "blocks", "masked", "flex", "dense")
+        assert ea.info("sliding_window").backends == ("adaptive", "parts", "blocks", "masked", "cpp", "flex", "dense")
         union = ea.create("sliding_window:window=1|sliding_window:window=2", backend="windows")
         assert union.backend == "parts"
 

@@ -113,6 +113,8 @@ def test_long_sequences_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> N
 def test_masks_that_do_not_fit_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_tiles, "MAX_MASK_PAIRS", 1000)
     monkeypatch.setattr(cpp_tiles, "MAX_CACHED_PAIRS", 500)
+    monkeypatch.setattr(cpp_tiles, "MAX_KEPT_PAIRS", 0)
+    cpp_tiles._keep_tiles.cache_clear()
     cpp_tiles._cut_plan.cache_clear()
     _check(PATTERNS["bigbird"], Geometry(300, 300, 0, True), _draw((1, 2, 2, 300, 300, 16, 16), torch.float32), None)
     cpp_tiles._cut_plan.cache_clear()

@@ -7,7 +7,15 @@ import torch
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Shape
-from efficient_attn.kernels.sparse.implementation_choice import MAX_MASKED_LENGTH, choose_implementation, compare_costs
+from efficient_attn.kernels.autotuning import autotuner
+from efficient_attn.kernels.native import building, cpp_tiles
+from efficient_attn.kernels.sparse.implementation_choice import (
+    IN_CPP,
+    IN_TORCH,
+    MAX_MASKED_LENGTH,
+    choose_implementation,
+    compare_costs,
+)
 from efficient_attn.kernels.sparse.tile_plan import plan_parts
 from efficient_attn.patterns import Geometry, as_pattern, sliding_window
 from efficient_attn.testing.tensor_comparison import assert_close
@@ -39,15 +47,17 @@ def test_short_calls_are_masked_and_long_calls_use_parts(spec: str) -> None:
 def test_parts_are_preferred_for_many_heads() -> None:
     pattern, g = as_pattern(sliding_window(16)), Geometry(128, 128, 0, True)
     plan = plan_parts(pattern, g)
-    assert compare_costs(plan, g, HEADS, WIDTH) == "masked"
-    assert compare_costs(plan, g, 512, WIDTH) == "parts"
+    assert compare_costs(plan, g, HEADS, WIDTH, IN_TORCH) == "masked"
+    assert compare_costs(plan, g, 512, WIDTH, IN_TORCH) == "parts"
+    assert compare_costs(plan, g, 1, WIDTH, IN_CPP) == "masked"
+    assert compare_costs(plan, g, HEADS, WIDTH, IN_CPP) == "parts"
 
 
 def test_single_rows_and_many_masks_use_parts() -> None:
     pattern = as_pattern(sliding_window(16))
-    assert choose_implementation(pattern, Geometry(1, 128, 127, True), HEADS, WIDTH, 1) == "parts"
-    assert choose_implementation(pattern, Geometry(128, 128, 0, True), HEADS, WIDTH, 1) == "masked"
-    assert choose_implementation(pattern, Geometry(128, 128, 0, True), HEADS, WIDTH, 65) == "parts"
+    assert choose_implementation(pattern, Geometry(1, 128, 127, True), HEADS, WIDTH, 1, native=False) == "parts"
+    assert choose_implementation(pattern, Geometry(128, 128, 0, True), HEADS, WIDTH, 1, native=False) == "masked"
+    assert choose_implementation(pattern, Geometry(128, 128, 0, True), HEADS, WIDTH, 65, native=False) == "parts"
 
 
 @pytest.mark.parametrize("n", [64, 600])
@@ -73,3 +83,32 @@ def test_the_reported_implementation_is_the_one_that_runs(n: int, monkeypatch: p
 def test_mechanisms_without_a_choice_report_their_backend() -> None:
     shape = Shape(1, 4, 4, 8, 8, 64, 64)
     assert make_attention("full", 8).what_runs(shape, causal=True, dtype=torch.float32, gradient=True) == ("sdpa", None)
+
+
+@pytest.mark.skipif(building.why_no_native("tiles") is not None, reason="C++ cannot be built")
+@pytest.mark.parametrize(
+    ("backend", "dtype", "expected"),
+    [
+        (None, torch.float32, True),
+        (None, torch.bfloat16, True),
+        (None, torch.float64, False),
+        ("parts", torch.float32, False),
+        ("blocks", torch.float32, False),
+        ("cpp", torch.float64, True),
+    ],
+)
+def test_cpp_runs_where_it_is_selected(
+    monkeypatch: pytest.MonkeyPatch, backend: str | None, dtype: torch.dtype, expected: bool
+) -> None:
+    monkeypatch.setenv(building.VARIABLE, "on")
+    autotuner.clear_choices()
+    calls: list[str] = []
+    for name in ("attend", "backward"):
+        real = getattr(cpp_tiles, name)
+        monkeypatch.setattr(cpp_tiles, name, lambda *a, name=name, real=real: calls.append(name) or real(*a))
+    attn, q = make_attention("sliding_window:window=16", 600, backend), torch.randn(1, 4, 600, 64, dtype=dtype)
+    attn(q.requires_grad_(), q, q).sum().backward()
+    assert calls == (["attend", "backward"] if expected else [])
+    if backend is None and expected:
+        assert "tiles=cpp" in autotuner.list_choices()
+    autotuner.clear_choices()
