@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-LIMIT_S = 0.9  # of one selection; there are three, which take at most three seconds together
+LIMIT_S = 0.9  # of one selection, of which a run makes six
 ROUNDS = 5
 ELIMINATION_RATIO = 3.0  # times the fastest: a candidate this slow in its second call is dropped
 GRADIENTS = " gradients"  # suffix of kinds of calls that autograd follows

@@ -13,6 +13,7 @@
 #include <numeric>
 
 #include "registers.h"
+#include "threads.h"
 
 namespace {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "registers.h"
+#include "threads.h"
 
 namespace {
 

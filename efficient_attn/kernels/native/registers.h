@@ -1,4 +1,4 @@
-// The parts of scan.cpp and decode.cpp: a product held in registers, a transposition, padded matrices, and threads.
+// The parts of scan.cpp and decode.cpp: a product held in registers, a transposition, and padded matrices.
 //
 //   out [M, N] (+)= a [M, K] b [K, N]: a tile of M rows and a few vectors stays in registers while k goes from 0 to K
 #pragma once
@@ -8,11 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <system_error>
-#include <thread>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -272,29 +269,5 @@ struct Block : Memory<T> {                                  // a matrix for tile
     for (int64_t i = 0; i < rows; i++) std::memcpy(x.data + i * x.stride, this->data + i * ld, width * sizeof(T));
   }
 };
-
-// Threads that so many multiply-adds are worth: beside the waiting threads of torch, one starts slowly
-inline int64_t limit_threads(int64_t threads, int64_t products) {
-  return std::max<int64_t>(std::min(threads, products >> 24), 1);
-}
-
-// Every item once, on so many threads, which live for one call: OpenMP's would be a second pool beside torch's own
-template <typename Work>
-void parallel_for(int64_t items, int64_t threads, Work work) {
-  threads = std::max<int64_t>(std::min(threads, items), 1);
-  std::vector<std::thread> workers;
-  for (int64_t t = 0; t < threads; t++) {
-    auto run_items = [=] {
-      for (int64_t item = t; item < items; item += threads) work(item);
-    };
-    try {
-      if (t + 1 < threads) workers.emplace_back(run_items);
-      else run_items();
-    } catch (const std::system_error&) {  // no further thread is available
-      run_items();
-    }
-  }
-  for (auto& worker : workers) worker.join();
-}
 
 }  // namespace

@@ -8,8 +8,6 @@
 // not computed. The backward pass makes the weights again, from the log-sum-exps. Half precision is widened where rows
 // are loaded. cpp_tiles.py passes addresses, strides and tiles.
 
-#include <atomic>
-#include <barrier>
 #include <cmath>
 #include <limits>
 
@@ -358,30 +356,19 @@ int64_t count_products(const TileSizes& s, const Tile* tiles) {
   return pairs * s.heads * s.group * (s.width + s.values);
 }
 
-// Every item of one tile after another on so many threads, each with a worker of its own; a tile is finished before the
-// next one begins, since both may have the same queries
+// Every item of one tile after another, each thread with a worker of its own; a tile is finished before the next one
+// begins, since both may have the same queries
 template <typename Count, typename MakeWorker>
 void visit_tiles(const TileSizes& s, int64_t threads, Count count_items, MakeWorker make_worker) {
-  threads = std::max<int64_t>(threads, 1);
-  std::vector<std::atomic<int64_t>> next(s.tiles);
-  std::barrier barrier(threads);
-  const auto run = [&] {
-    auto work = make_worker();
-    for (int64_t t = 0; t < s.tiles; t++) {
-      for (int64_t item = next[t]++; item < count_items(t); item = next[t]++) work(t, item);
-      barrier.arrive_and_wait();
-    }
-  };
-  std::vector<std::thread> workers;
-  for (int64_t i = 1; i < threads; i++) {
-    try {
-      workers.emplace_back(run);
-    } catch (const std::system_error&) {  // no further thread is available
-      barrier.arrive_and_drop();
-    }
+  std::vector<std::unique_ptr<decltype(make_worker())>> workers(threads);
+  for (int64_t t = 0; t < s.tiles; t++) {
+    const int64_t items = count_items(t);
+    std::atomic<int64_t> next{0};
+    run_together(std::min(threads, items), [&](int64_t i) {
+      if (!workers[i]) workers[i] = std::make_unique<decltype(make_worker())>(make_worker());
+      for (int64_t item = next++; item < items; item = next++) (*workers[i])(t, item);
+    });
   }
-  run();
-  for (auto& worker : workers) worker.join();
 }
 
 template <typename T, typename S>
