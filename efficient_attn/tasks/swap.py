@@ -6,6 +6,7 @@ A group is one segment of text, which the original model reads, and then the mod
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -70,14 +71,21 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     from ..integrations.model_swap import run_pass
     from ..integrations.segments import compare_with_own
 
-    # logits of a long text take gigabytes, of which a worker that keeps freed memory would hold more and more
-    return_freed_pages(above=(find_total_memory() or 0) // 2)
     (model, tokens), baseline = _load_segment(case.group), _run_own_attention(case.group)
-    result = baseline if case.variant == EXACT_SPEC else run_pass(model, case.variant, tokens)
-    draws = [compare_with_own(model, result.out, baseline.out, tokens)]
+
+    def compare(result: ForwardPass) -> tuple[ForwardPass, Mapping[str, float | None]]:
+        """The pass without its logits. Those of a long text take gigabytes, so that only one draw's are held, and of a
+        worker that keeps freed memory the free part is returned."""
+        metrics = compare_with_own(model, result.out, baseline.out, tokens)
+        return replace(result, out=result.out.new_empty(0)), metrics
+
+    return_freed_pages(above=(find_total_memory() or 0) // 4)
+    result, metrics = compare(baseline if case.variant == EXACT_SPEC else run_pass(model, case.variant, tokens))
+    draws = [metrics]
     for draw in range(1, _count_draws(case)):
-        out = run_pass(model, case.variant, tokens, steps=0, draw=draw).out
-        draws.append(compare_with_own(model, out, baseline.out, tokens))
+        return_freed_pages(above=(find_total_memory() or 0) // 4)
+        draws.append(compare(run_pass(model, case.variant, tokens, steps=0, draw=draw))[1])
+    return_freed_pages(above=(find_total_memory() or 0) // 4)
     row.mode = "prefill" if case.group.config.causal else "forward"
     row.latency_ms, row.speedup = result.seconds * 1e3, baseline.seconds / result.seconds
     row.tokens_per_s, row.state_bytes = case.group.config.seq_len / result.seconds, result.bytes

@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
+from math import log
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from .building import call, contiguous_rows, count_parts, make_integers, pack_te
 
 DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.float16
 MAX_MASK_PAIRS = 1 << 22  # pairs of the masks that exist together
-MAX_KEPT_PAIRS = 1 << 18  # pairs of a plan's masks that are kept with the plan
+MAX_KEPT_BYTES = 1 << 18  # of the positions and masks of a plan that are kept with it
 
 CPU = torch.device("cpu")
 
@@ -45,11 +46,14 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exps of all rows; minus infinity for a row without keys."""
     sum_dtype = torch.promote_types(q.dtype, torch.float32)
-    out = torch.zeros(*q.shape[:3], v.shape[2], dtype=sum_dtype)
-    lse = torch.full(q.shape[:3], float("-inf"), dtype=sum_dtype)
+    sums = torch.zeros(*q.shape[:3], v.shape[2], dtype=sum_dtype)
+    largest = torch.full((*q.shape[:3], 1), float("-inf"), dtype=sum_dtype)
+    totals = torch.zeros_like(largest)
     q, k, v = map(contiguous_rows, (q, k, v))
-    _call("attend", plan, scale, 1, (q, k, v, valid, out, lse[..., None]))
-    return out.to(q.dtype), lse
+    _call("attend", plan, scale, 1, (q, k, v, valid, sums, largest, totals))
+    lse = (largest + totals.log2()).mul_(log(2))[..., 0]
+    out = sums if sums.dtype == q.dtype else torch.empty(sums.shape, dtype=q.dtype)
+    return torch.div(sums, totals.masked_fill_(totals == 0, 1), out=out), lse
 
 
 def backward(
@@ -78,7 +82,7 @@ def _call(name: str, plan: TilePlan, scale: float, parts: int, tensors: tuple[Te
     assert k is not None
     assert v is not None
     (heads, keys, width), group = k.shape, q.shape[2]
-    heads_per_row = 1 if valid is None else heads // len(valid)
+    heads_per_row = 1 if valid is None else max(heads // max(len(valid), 1), 1)
     packed = pack_tensors(*(x.transpose(1, 2) if x is not None and x.ndim == 4 else x for x in tensors))
     for tiles in _keep_tiles(plan, group) or _describe_tiles(plan, group):
         sizes = make_integers(heads, group, keys, width, v.shape[2], heads_per_row, parts, tiles.count)
@@ -86,25 +90,27 @@ def _call(name: str, plan: TilePlan, scale: float, parts: int, tensors: tuple[Te
 
 
 class _Tiles(NamedTuple):
-    """The library's tiles as numbers, one after another, and the masks that they point to."""
+    """The library's tiles as numbers, one after another, and the positions and masks that they point to."""
 
     count: int
     numbers: ctypes.Array[ctypes.c_int64]
-    masks: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
 
 
 @lru_cache(maxsize=64)
 def _keep_tiles(plan: TilePlan, group: int) -> tuple[_Tiles, ...] | None:
-    """All tiles of a plan whose masks are small: in a short call describing them takes as long as the softmax."""
+    """All tiles of a plan if what they point to is small: in a short call describing them takes as long as softmax."""
     masked = (tile for tiling in plan for tile in tiling.tiles if tile.rule is not None)
     pairs = sum(tile.queries.size * tile.keys.size * (tile.count if tile.mask is None else 1) for tile in masked)
-    return tuple(_describe_tiles(plan, group)) if pairs * group <= MAX_KEPT_PAIRS else None
+    size = pairs * group + sum(piece.positions.nbytes for piece in _cut_plan(plan))
+    return tuple(_describe_tiles(plan, group)) if size <= MAX_KEPT_BYTES else None
 
 
 def _describe_tiles(plan: TilePlan, group: int) -> Iterator[_Tiles]:
     """The tiles of a plan, as many at a time as masks may exist together."""
     described: list[tuple[int, ...]] = []
-    masks: list[Tensor] = []
+    tensors: list[Tensor] = []
+    pairs = 0
     for piece in _cut_plan(plan):
         (_, (tile, first, last), positions, advance), queries = piece, piece.step.tile.queries
         mask = _make_mask(piece, group)
@@ -112,13 +118,13 @@ def _describe_tiles(plan: TilePlan, group: int) -> Iterator[_Tiles]:
         windows = last - first, queries.size, row, queries.step, queries.advance, tile.keys.size, advance
         pointers = (0, 0) if mask is None else (mask.data_ptr(), _stride(mask))
         described.append((*windows, positions.data_ptr(), _stride(positions), *pointers))
-        if mask is not None:
-            masks.append(mask)
-        if sum(x.numel() for x in masks) > MAX_MASK_PAIRS:
-            yield _Tiles(len(described), make_integers(*chain(*described)), tuple(masks))
-            described, masks = [], []
+        tensors += [positions] if mask is None else [positions, mask]
+        pairs += 0 if mask is None else mask.numel()
+        if pairs > MAX_MASK_PAIRS:
+            yield _Tiles(len(described), make_integers(*chain(*described)), tuple(tensors))
+            described, tensors, pairs = [], [], 0
     if described:
-        yield _Tiles(len(described), make_integers(*chain(*described)), tuple(masks))
+        yield _Tiles(len(described), make_integers(*chain(*described)), tuple(tensors))
 
 
 def _stride(x: Tensor) -> int:
@@ -126,7 +132,7 @@ def _stride(x: Tensor) -> int:
     return x.stride(0) if len(x) > 1 else 0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _cut_plan(plan: TilePlan) -> tuple[_Piece, ...]:
     """The tiles of a plan, with masks of their own for some windows at a time."""
     return tuple(_locate(tiling, step) for tiling in plan for tile in tiling.tiles for step in _cut_tile(tile))

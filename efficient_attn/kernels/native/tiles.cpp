@@ -2,92 +2,16 @@
 //
 //   m' = max(m, max_j s_j),  l <- 2^(m - m') l + sum_j 2^(s_j - m'),  o <- 2^(m - m') o + sum_j 2^(s_j - m') v_j
 //
-// with s = q k^T scale log2(e), for one block of keys after another, from the log-sum-exp and the output of the tiles
-// before. Scores are made transposed: keys are rows and queries the lanes of vectors, so that keys and values are read
+// with s = q k^T scale log2(e), for one block of keys after another, and continued by the next tile. Scores are made transposed: keys are rows and queries the lanes of vectors, so that keys and values are read
 // where they are, and maxima and sums go down the lanes. Of a block, leading and trailing keys that no query sees are
 // not computed. The backward pass makes the weights again, from the log-sum-exps. Half precision is widened where rows
 // are loaded. cpp_tiles.py passes addresses, strides and tiles.
 
-#include <cmath>
 #include <limits>
 
-#include "features.h"
+#include "tiles.h"
 
 namespace {
-
-constexpr int64_t BLOCK_KEYS = 64;  // with as many queries, scores fit the first cache
-constexpr int64_t MAX_LANES = 64;   // queries that are processed together
-
-struct TileSizes {
-  int64_t heads, group, keys, width, values, heads_per_row, parts, tiles;
-};
-
-// Windows of queries, at first + window * advance + step * i, and positions of keys, which advance as well or are a
-// table's rows; mask: which keys a query sees, [windows or 1, keys, rows * group], or null for all
-struct Tile {
-  int64_t count, rows, first, step, advance, keys, key_advance;
-  const int64_t* positions;
-  int64_t positions_stride;
-  const bool* mask;
-  int64_t mask_stride;
-};
-
-inline Simd<float>::Vec power_of_two(Simd<float>::Vec x) {
-  typedef Simd<float>::Vec Vec;
-  constexpr float ROUND = 12582912.f;  // 1.5 2^23: numbers added to it lose their fractions
-  const Vec shifted = x + ROUND, f = x - (shifted - ROUND);
-  Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 2.4022651e-1f;
-  p = p * f + 6.9314718e-1f;
-  p = p * f + 1.f;
-  return x < -126.f ? Vec{} : (Vec)((Bits)p + ((Bits)shifted << 23));  // zero also for a hidden key
-}
-inline Simd<double>::Vec power_of_two(Simd<double>::Vec x) {
-  for (int i = 0; i < Simd<double>::W; i++) x[i] = std::exp2(x[i]);
-  return x;
-}
-
-// Whether any and all of n lanes see a key
-struct Seen {
-  bool any = false, all = true;
-  Seen(const bool* lanes, int64_t n) {
-    uint64_t some = 0, every = ONES;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      uint64_t eight;
-      std::memcpy(&eight, lanes + i, sizeof eight);
-      some |= eight;
-      every &= eight;
-    }
-    any = some, all = every == ONES;
-    for (; i < n; i++) {
-      any |= lanes[i];
-      all &= lanes[i];
-    }
-  }
-  static constexpr uint64_t ONES = 0x0101010101010101;
-};
-
-// Queries that are processed together: some rows of a window, each with all heads of a group
-struct Lanes {
-  const Tile& tile;
-  const int64_t window, group, first, n;
-  int64_t position(int64_t i) const {
-    return tile.first + window * tile.advance + (first + i) / group * tile.step;
-  }
-  int64_t head(int64_t i) const { return (first + i) % group; }
-};
-
-// Up to BLOCK_KEYS keys of a window: their positions, and which exist and are no padding
-struct KeyBlock {
-  int64_t n = 0, step = 0;  // step: of the positions, 0 if it differs
-  int64_t positions[BLOCK_KEYS];
-  bool seen[BLOCK_KEYS], all_seen = true;
-  const bool* mask = nullptr;  // of the first key and lane, or null where every lane sees all keys
-  int64_t mask_stride = 0;
-};
 
 template <typename T>
 struct GradientBlocks {  // of lanes, and [keys, lanes]
@@ -104,7 +28,7 @@ struct TileKernel {
   static constexpr int W = X::W;
   static constexpr T LOWEST = -std::numeric_limits<T>::infinity(), LOG2_E = T(1.4426950408889634074L);
 
-  const Address *q, *k, *v, *valid;
+  const Address *q, *k, *v, *valid_keys;
   const TileSizes& s;
   const T scale;  // of scores, which are logarithms of base 2
   Block<T> queries, transposed, weights, keys, values, sums;
@@ -112,16 +36,21 @@ struct TileKernel {
   int64_t head = 0, lanes = 0;  // lanes: a multiple of a vector's
 
   TileKernel(const Address* t, const TileSizes& s, double scale)
-      : q(t), k(t + 1), v(t + 2), valid(t + 3), s(s), scale(T(scale) * LOG2_E), queries(MAX_LANES, s.width),
+      : q(t), k(t + 1), v(t + 2), valid_keys(t + 3), s(s), scale(T(scale) * LOG2_E), queries(MAX_LANES, s.width),
         transposed(s.width, MAX_LANES), weights(BLOCK_KEYS, MAX_LANES), keys(BLOCK_KEYS, s.width),
         values(BLOCK_KEYS, s.values), sums(MAX_LANES, s.values) {}
+
+  template <typename R>
+  R* find(const Address& tensor, const Lanes& at, int64_t i) const {
+    return tensor.rows<R>(head, at.head(i), at.position(i)).data;
+  }
 
   // Rows of the lanes, zeros beyond the last
   template <typename R>
   void load_lanes(Block<T>& to, const Address& from, const Lanes& at, int64_t width, T factor) const {
     for (int64_t i = 0; i < at.n; i++) {
       T* row = to.data + i * to.ld;
-      to.copy_row(row, from.rows<const R>(head, at.head(i), at.position(i)).data, width);
+      to.copy_row(row, find<const R>(from, at, i), width);
       if (factor != 1)
         for (int64_t d = 0; d < to.ld; d += W) X::store(row + d, X::load(row + d) * factor);
     }
@@ -133,45 +62,6 @@ struct TileKernel {
     lanes = round_up(at.n, W);
     load_lanes<S>(queries, *q, at, s.width, scale);
     X::transpose(transposed.data, transposed.ld, queries.data, queries.ld, lanes, queries.ld);
-  }
-
-  // The keys [from, to) of a window, without those at both ends that no lane sees; false if none is left
-  bool find_keys(const Lanes& at, int64_t from, int64_t to) {
-    const Tile& tile = at.tile;
-    const int64_t* table = tile.positions + at.window * tile.positions_stride;
-    const bool* mask = tile.mask ? tile.mask + at.window * tile.mask_stride + at.first : nullptr;
-    const int64_t mask_stride = tile.rows * s.group;
-    bool all[BLOCK_KEYS];
-    const auto look = [&](int64_t j, bool& all_lanes) {
-      const int64_t position = table[j] + at.window * tile.key_advance;
-      bool any = table[j] >= 0 && position >= 0 && position < s.keys;
-      if (any && valid->data) any = *valid->rows<const bool>(head / s.heads_per_row, 0, position).data;
-      all_lanes = any;
-      if (any && mask) {
-        const Seen seen(mask + j * mask_stride, at.n);
-        any = seen.any;
-        all_lanes = seen.all;
-      }
-      return any;
-    };
-    bool ignored;
-    while (from < to && !look(from, ignored)) from++;
-    while (from < to && !look(to - 1, ignored)) to--;
-    block.n = to - from;
-    block.all_seen = true;
-    bool every_lane = true;
-    for (int64_t j = 0; j < block.n; j++) {
-      block.seen[j] = look(from + j, all[j]);
-      block.positions[j] = std::clamp<int64_t>(table[from + j] + at.window * tile.key_advance, 0, s.keys - 1);
-      block.all_seen &= block.seen[j];
-      every_lane &= all[j] || !block.seen[j];
-    }
-    block.step = block.n > 1 ? block.positions[1] - block.positions[0] : 1;
-    for (int64_t j = 2; j < block.n; j++)
-      if (block.positions[j] - block.positions[j - 1] != block.step) block.step = 0;
-    block.mask = every_lane || !mask ? nullptr : mask + from * mask_stride;
-    block.mask_stride = mask_stride;
-    return block.n > 0;
   }
 
   // Rows of a tensor at the block's keys: in place where tiles can read them so, else copied, with zeros up to a tile's
@@ -213,8 +103,9 @@ struct TileKernel {
   // Visit the blocks of keys of a window whose pairs count, with their scores in `weights`
   template <typename Visit>
   void visit_keys(const Lanes& at, Visit visit) {
+    const auto valid = valid_keys->rows_or_none<const bool>(head / s.heads_per_row, 0, 0);
     for (int64_t j = 0; j < at.tile.keys; j += BLOCK_KEYS) {
-      if (!find_keys(at, j, std::min(j + BLOCK_KEYS, at.tile.keys))) continue;
+      if (!block.find(at, j, std::min(j + BLOCK_KEYS, at.tile.keys), s.keys, valid)) continue;
       const auto rows = load_keys(keys, *k, s.width);
       multiply(weights, rows, transposed, s.width);
       hide(at);
@@ -222,7 +113,7 @@ struct TileKernel {
     }
   }
 
-  // -- forward: out [Bh, G, N, E] and lse [Bh, G, N] ----------------------------------------------------------------
+  // -- forward: out [Bh, G, N, E], largest and totals [Bh, G, N] -----------------------------------------------------
 
   T row_max[MAX_LANES] = {}, total[MAX_LANES] = {}, rescale[MAX_LANES] = {};
 
@@ -263,12 +154,13 @@ struct TileKernel {
     return changed;
   }
 
-  void attend(const Address& out, const Address& lse, const Lanes& at, int64_t new_head) {
+  // Adds to out, relative to the largest score of each row, and to total, the sums of its weights
+  void attend(const Address& out, const Address& largest, const Address& totals, const Lanes& at, int64_t new_head) {
     start(at, new_head);
     load_lanes<T>(sums, out, at, s.values, 1);
     for (int64_t i = 0; i < lanes; i++) {
-      row_max[i] = i < at.n ? *lse.rows<T>(head, at.head(i), at.position(i)).data * LOG2_E : LOWEST;
-      total[i] = row_max[i] == LOWEST ? 0 : 1;
+      row_max[i] = i < at.n ? *find<T>(largest, at, i) : LOWEST;
+      total[i] = i < at.n ? *find<T>(totals, at, i) : 0;
     }
     visit_keys(at, [&](Rows<const T>) {
       if (weigh())
@@ -279,11 +171,9 @@ struct TileKernel {
       add_up(sums, at.n, weights, load_keys(values, *v, s.values), block.n);
     });
     for (int64_t i = 0; i < at.n; i++) {
-      if (total[i] == 0) continue;  // it has not seen any key
-      T *row = sums.data + i * sums.ld, *to = out.rows<T>(head, at.head(i), at.position(i)).data;
-      const T factor = 1 / total[i];
-      for (int64_t e = 0; e < s.values; e++) to[e] = row[e] * factor;
-      *lse.rows<T>(head, at.head(i), at.position(i)).data = (row_max[i] + std::log2(total[i])) / LOG2_E;
+      std::memcpy(find<T>(out, at, i), sums.data + i * sums.ld, s.values * sizeof(T));
+      *find<T>(largest, at, i) = row_max[i];
+      *find<T>(totals, at, i) = total[i];
     }
   }
 
@@ -307,7 +197,7 @@ struct TileKernel {
     std::fill(lse, lse + lanes, T(0));
     std::fill(delta, delta + lanes, T(0));
     for (int64_t i = 0; i < at.n; i++) {
-      lse[i] = *t[2].rows<T>(head, at.head(i), at.position(i)).data * LOG2_E;
+      lse[i] = *find<T>(t[2], at, i) * LOG2_E;
       delta[i] = X::dot(b.grad.data + i * b.grad.ld, sums.data + i * sums.ld, sums.ld) * (1 / LOG2_E);
     }
     std::memset(b.grad_q.data, 0, Block<T>::pad(lanes) * b.grad_q.ld * sizeof(T));
@@ -326,7 +216,7 @@ struct TileKernel {
     });
     for (int64_t i = 0; i < at.n; i++) {
       const T* row = b.grad_q.data + i * b.grad_q.ld;
-      T* to = t[3].rows<T>(head, at.head(i), at.position(i)).data;
+      T* to = find<T>(t[3], at, i);
       for (int64_t d = 0; d < s.width; d++) to[d] += row[d] * scale;
     }
   }
@@ -358,60 +248,47 @@ int64_t count_products(const TileSizes& s, const Tile* tiles) {
 
 // Every item of one tile after another, each thread with a worker of its own; a tile is finished before the next one
 // begins, since both may have the same queries
-template <typename Count, typename MakeWorker>
-void visit_tiles(const TileSizes& s, int64_t threads, Count count_items, MakeWorker make_worker) {
-  std::vector<std::unique_ptr<decltype(make_worker())>> workers(threads);
-  for (int64_t t = 0; t < s.tiles; t++) {
-    const int64_t items = count_items(t);
+template <typename Count, typename MakeWorker, typename Work>
+void visit_tiles(const TileSizes& s, const Tile* tiles, int64_t threads, Count count_items, MakeWorker make_worker,
+                 Work work) {
+  typedef decltype(make_worker()) Worker;
+  std::vector<std::unique_ptr<Worker>> workers(limit_threads(threads, count_products(s, tiles)));
+  for (const Tile* tile = tiles; tile < tiles + s.tiles; tile++) {
+    const int64_t items = count_items(*tile);
     std::atomic<int64_t> next{0};
-    run_together(std::min(threads, items), [&](int64_t i) {
-      if (!workers[i]) workers[i] = std::make_unique<decltype(make_worker())>(make_worker());
-      for (int64_t item = next++; item < items; item = next++) (*workers[i])(t, item);
+    run_together(std::min<int64_t>(workers.size(), items), [&](int64_t i) {
+      if (!workers[i]) workers[i] = std::make_unique<Worker>(make_worker());
+      for (int64_t item = next++; item < items; item = next++) work(*workers[i], *tile, item);
     });
   }
 }
 
 template <typename T, typename S>
 void attend(const Address* t, const Tile* tiles, const TileSizes& s, double scale, int64_t threads) {
-  const auto count_chunks = [&](int64_t i) { return (tiles[i].rows * s.group + MAX_LANES - 1) / MAX_LANES; };
   visit_tiles(
-      s, limit_threads(threads, count_products(s, tiles)),
-      [&](int64_t i) { return s.heads * tiles[i].count * count_chunks(i); },
-      [&] {
-        return [&, kernel = std::make_shared<TileKernel<T, S>>(t, s, scale)](int64_t i, int64_t item) {
-          const int64_t chunks = count_chunks(i), first = item % chunks * MAX_LANES, window = item / chunks;
-          const Lanes at{tiles[i], window % tiles[i].count, s.group, first,
-                         std::min(MAX_LANES, tiles[i].rows * s.group - first)};
-          kernel->attend(t[4], t[5], at, window / tiles[i].count);
-        };
+      s, tiles, threads, [&](const Tile& tile) { return s.heads * tile.count_lanes(s.group); },
+      [&] { return TileKernel<T, S>(t, s, scale); },
+      [&](auto& kernel, const Tile& tile, int64_t item) {
+        const int64_t n = tile.count_lanes(s.group);
+        kernel.attend(t[4], t[5], t[6], Lanes(tile, s.group, item % n), item / n);
       });
 }
 
 template <typename T, typename S>
 void backward(const Address* t, const Tile* tiles, const TileSizes& s, double scale, int64_t threads) {
-  const auto count_chunks = [&](int64_t i) { return (tiles[i].rows * s.group + MAX_LANES - 1) / MAX_LANES; };
   visit_tiles(
-      s, limit_threads(threads, count_products(s, tiles)), [&](int64_t) { return s.heads * s.parts; },
-      [&] {
-        struct Worker {
-          TileKernel<T, S> kernel;
-          GradientBlocks<T> blocks;
-        };
-        auto worker = std::make_shared<Worker>(Worker{TileKernel<T, S>(t, s, scale), GradientBlocks<T>(s)});
-        return [&, worker](int64_t i, int64_t item) {
-          const int64_t chunks = count_chunks(i), n = tiles[i].count * chunks, part = item % s.parts;
-          for (int64_t c = n * part / s.parts; c < n * (part + 1) / s.parts; c++) {
-            const int64_t first = c % chunks * MAX_LANES;
-            const Lanes at{tiles[i], c / chunks, s.group, first, std::min(MAX_LANES, tiles[i].rows * s.group - first)};
-            worker->kernel.differentiate(t + 4, at, item / s.parts, item, worker->blocks);
-          }
-        };
+      s, tiles, threads, [&](const Tile&) { return s.heads * s.parts; },
+      [&] { return std::pair(TileKernel<T, S>(t, s, scale), GradientBlocks<T>(s)); },
+      [&](auto& worker, const Tile& tile, int64_t item) {
+        const int64_t n = tile.count_lanes(s.group), part = item % s.parts;
+        for (int64_t i = n * part / s.parts; i < n * (part + 1) / s.parts; i++)
+          worker.first.differentiate(t + 4, Lanes(tile, s.group, i), item / s.parts, item, worker.second);
       });
 }
 
 }  // namespace
 
-// Tensors: q [Bh, G, N, D], k [Bh, M, D], v [Bh, M, E], valid [B, M], and out, lse, or those of `differentiate`
+// Tensors: q [Bh, G, N, D], k [Bh, M, D], v [Bh, M, E], valid [B, M], and those of the function
 #define EXPORT(NAME, T, S)                                                                                         \
   extern "C" void attend_##NAME(const Address* tensors, const Tile* tiles, const TileSizes* sizes, double scale,   \
                                 int64_t threads) {                                                                 \

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import Tensor
@@ -75,7 +77,7 @@ def _hide(batch: int, m: int) -> Tensor:
     """Keys hidden at both ends and between: a row's first quarter, its last five, and every seventh."""
     j = torch.arange(m)
     rows = [(j >= m // 4 * (b + 1) // batch) & (j < m - 5 * b) & (j % 7 != b) for b in range(batch)]
-    return torch.stack(rows)
+    return torch.stack(rows) if rows else torch.zeros(0, m, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -113,7 +115,7 @@ def test_long_sequences_on_several_threads(monkeypatch: pytest.MonkeyPatch) -> N
 def test_masks_that_do_not_fit_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_tiles, "MAX_MASK_PAIRS", 1000)
     monkeypatch.setattr(cpp_tiles, "MAX_CACHED_PAIRS", 500)
-    monkeypatch.setattr(cpp_tiles, "MAX_KEPT_PAIRS", 0)
+    monkeypatch.setattr(cpp_tiles, "MAX_KEPT_BYTES", 0)
     cpp_tiles._keep_tiles.cache_clear()
     cpp_tiles._cut_plan.cache_clear()
     _check(PATTERNS["bigbird"], Geometry(300, 300, 0, True), _draw((1, 2, 2, 300, 300, 16, 16), torch.float32), None)
@@ -142,3 +144,22 @@ def test_nan_reaches_only_the_rows_that_see_it() -> None:
     k[0, 20] = float("nan")
     out, _ = cpp_tiles.attend(plan_parts(Pattern((Band(-4, 4),)), Geometry(60, 60, 0, False)), 0.3, q, k, v, None)
     assert out.isnan().any(-1).flatten().nonzero().flatten().tolist() == list(range(16, 25))
+
+
+def test_kept_tiles_own_what_they_point_to() -> None:
+    """The cache of positions may drop a plan that the cache of tiles still has."""
+    q, k, v, _ = _draw((1, 1, 1, 300, 300, 16, 16), torch.float32)
+    plan = plan_parts(PATTERNS["bigbird"], Geometry(300, 300, 0, False))
+    want, _ = cpp_tiles.attend(plan, 0.3, q, k, v, None)
+    cpp_tiles._cut_plan.cache_clear()
+    gc.collect()
+    others = [torch.full((n,), -(10**9)) for n in range(1, 3000)]  # over freed memory
+    out, _ = cpp_tiles.attend(plan, 0.3, q, k, v, None)
+    assert len(others) == 2999
+    torch.testing.assert_close(out, want, rtol=0, atol=0)
+
+
+def test_empty_batches_are_supported() -> None:
+    q, k, v, _ = _draw((0, 2, 1, 40, 40, 16, 16), torch.float32)
+    out, _ = cpp_tiles.attend(plan_parts(PATTERNS["band"], Geometry(40, 40, 0, False)), 0.3, q, k, v, _hide(0, 40))
+    assert out.shape == (0, 40, 1, 16)
