@@ -85,14 +85,14 @@ def _call(name: str, plan: TilePlan, scale: float, parts: int, tensors: tuple[Te
     heads_per_row = 1 if valid is None else max(heads // max(len(valid), 1), 1)
     packed = pack_tensors(*(x.transpose(1, 2) if x is not None and x.ndim == 4 else x for x in tensors))
     for tiles in _keep_tiles(plan, group) or _describe_tiles(plan, group):
-        sizes = make_integers(heads, group, keys, width, v.shape[2], heads_per_row, parts, tiles.count)
+        sizes = make_integers(heads, group, keys, width, v.shape[2], heads_per_row, parts, tiles.n_tiles)
         call("tiles", name, q, packed, tiles.numbers, sizes, ctypes.c_double(scale))
 
 
 class _Tiles(NamedTuple):
     """The library's tiles as numbers, one after another, and the positions and masks that they point to."""
 
-    count: int
+    n_tiles: int
     numbers: ctypes.Array[ctypes.c_int64]
     tensors: tuple[Tensor, ...]
 

@@ -1,7 +1,8 @@
 """Select parts or one masked softmax, whichever is expected to be faster for a geometry; C++ or torch for parts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Literal
 
@@ -96,9 +97,9 @@ def _make_candidates(point: TuningPoint) -> Candidates:
     def compute(q: Tensor, k: Tensor, v: Tensor, native: bool = False) -> Tensor:
         return softmax_over_plan(SparseInputs(q, k, v, None), PlanConfig(plan, group, width**-0.5, native))
 
-    computations = {"torch": compute}
+    computations: dict[str, Callable[..., Tensor]] = {"torch": compute}
     if is_available("tiles"):
-        computations["cpp"] = lambda q, k, v: compute(q, k, v, native=True)
+        computations["cpp"] = partial(compute, native=True)
     return make_calls(point, ((heads, n, group, width), (heads, n, width), (heads, n, width)), computations)
 
 

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,21 +21,24 @@ class AdditiveMask(NamedTuple):
     empty_rows: Tensor | None
 
 
+Mask = TypeVar("Mask", bound=tuple[Tensor | None, ...])  # in the form that a kernel needs
+
+
 class _MaskCache:
     """The least recently used masks are dropped, so that their bytes are bounded."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
-        self._masks: OrderedDict[Hashable, AdditiveMask] = OrderedDict()
+        self._masks: OrderedDict[Hashable, tuple[Any, ...]] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, key: Hashable, make: Callable[[], AdditiveMask]) -> AdditiveMask:
+    def find(self, key: Hashable, make: Callable[[], Mask]) -> Mask:
         """The mask of a key, created if necessary; one above the limit is not cached."""
         with self._lock:
             mask = self._masks.get(key)
             if mask is not None:
                 self._masks.move_to_end(key)
-                return mask
+                return cast(Mask, mask)
         with torch.inference_mode(False), torch.no_grad():  # a backward pass could not save inference tensors
             mask = make()
         with self._lock:
@@ -58,5 +61,5 @@ def make_additive_mask(allowed: Tensor, dtype: torch.dtype) -> AdditiveMask:
     return AdditiveMask(additive_mask(allowed, dtype), empty_rows if empty_rows.any() else None)
 
 
-def _count_bytes(mask: AdditiveMask) -> int:
+def _count_bytes(mask: tuple[Any, ...]) -> int:
     return sum(x.numel() * x.element_size() for x in mask if x is not None)
