@@ -20,6 +20,7 @@ from .building import call, contiguous_rows, count_parts, make_integers, pack_te
 
 DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.float16
 MAX_MASK_PAIRS = 1 << 22  # pairs of the masks that exist together
+MAX_PART_ELEMENTS = 1 << 24  # numbers of the gradients by keys, or by values, of all parts of heads for threads
 MAX_KEPT_BYTES = 1 << 18  # of the positions and masks of a plan that are kept with it
 
 CPU = torch.device("cpu")
@@ -46,13 +47,13 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exps of all rows; minus infinity for a row without keys."""
     sum_dtype = torch.promote_types(q.dtype, torch.float32)
-    sums = torch.zeros(*q.shape[:3], v.shape[2], dtype=sum_dtype)
-    largest = torch.full((*q.shape[:3], 1), float("-inf"), dtype=sum_dtype)
+    sums = q.new_zeros(*q.shape[:3], v.shape[2], dtype=sum_dtype)
+    largest = q.new_full((*q.shape[:3], 1), float("-inf"), dtype=sum_dtype)
     totals = torch.zeros_like(largest)
     q, k, v = map(contiguous_rows, (q, k, v))
     _call("attend", plan, scale, 1, (q, k, v, valid, sums, largest, totals))
     lse = (largest + totals.log2()).mul_(log(2))[..., 0]
-    out = sums if sums.dtype == q.dtype else torch.empty(sums.shape, dtype=q.dtype)
+    out = sums if sums.dtype == q.dtype else q.new_empty(sums.shape)
     return torch.div(sums, totals.masked_fill_(totals == 0, 1), out=out), lse
 
 
@@ -67,9 +68,10 @@ def backward(
     q, k, v, valid = tensors
     out, lse = results
     q, k, v, grad, out = map(contiguous_rows, (q, k, v, grad, out))
-    sum_dtype, parts = torch.promote_types(q.dtype, torch.float32), count_parts(len(k))
-    grad_q = torch.zeros(q.shape, dtype=sum_dtype)
-    part_grads = [torch.zeros(len(k) * parts, *x.shape[1:], dtype=sum_dtype) for x in (k, v)]
+    sum_dtype = torch.promote_types(q.dtype, torch.float32)
+    parts = min(count_parts(len(k)), max(MAX_PART_ELEMENTS // max(k.numel(), v.numel(), 1), 1))
+    grad_q = q.new_zeros(q.shape, dtype=sum_dtype)
+    part_grads = [x.new_zeros(len(k) * parts, *x.shape[1:], dtype=sum_dtype) for x in (k, v)]
     _call("backward", plan, scale, parts, (q, k, v, valid, grad, out, lse[..., None], grad_q, *part_grads))
     grad_k, grad_v = (x if parts == 1 else x.unflatten(0, (-1, parts)).sum(1) for x in part_grads)
     return grad_q.to(q.dtype), grad_k.to(q.dtype), grad_v.to(q.dtype)

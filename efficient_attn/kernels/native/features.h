@@ -1,4 +1,4 @@
-// The parts of scan.cpp and sums.cpp: rows of heads that are read and written, some at a time, and their features.
+// The parts of scan.cpp and sums.cpp, in part of tiles.cpp: rows of heads that are read and written, some at a time, and their features.
 #pragma once
 
 #include "registers.h"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from efficient_attn.kernels.native import cpp_tiles
+from efficient_attn.kernels.native import building, cpp_tiles
 from efficient_attn.kernels.native.building import why_no_native
 from efficient_attn.kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
 from efficient_attn.kernels.sparse.tile_plan import plan_blocks, plan_parts
@@ -163,3 +163,25 @@ def test_empty_batches_are_supported() -> None:
     q, k, v, _ = _draw((0, 2, 1, 40, 40, 16, 16), torch.float32)
     out, _ = cpp_tiles.attend(plan_parts(PATTERNS["band"], Geometry(40, 40, 0, False)), 0.3, q, k, v, _hide(0, 40))
     assert out.shape == (0, 40, 1, 16)
+
+
+def test_the_default_dtype_and_device_do_not_matter() -> None:
+    tensors = _draw((1, 2, 1, 70, 70, 16, 16), torch.float32)
+    plan = plan_parts(PATTERNS["globals"], Geometry(70, 70, 0, True))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            out, _ = cpp_tiles.attend(plan, 0.3, *tensors[:3], None)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    want, _ = cpp_tiles.attend(plan, 0.3, *tensors[:3], None)
+    torch.testing.assert_close(out, want, rtol=0, atol=0)
+
+
+def test_parts_of_heads_are_few_where_gradients_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    monkeypatch.setattr(cpp_tiles, "MAX_PART_ELEMENTS", 3 * 200 * 64)
+    made: list[int] = []
+    monkeypatch.setattr(cpp_tiles, "call", lambda *a: made.append(a[5][6]) or building.call(*a))
+    _check(PATTERNS["band"], Geometry(200, 200, 0, False), _draw((1, 1, 1, 200, 200, 64, 64), torch.float32), None)
+    assert made[-1] == 3
