@@ -15,7 +15,7 @@ from ..autotuning.candidates import GRADIENTS, Candidates, Tunable, TuningPoint,
 from ..custom_ops import have_numbers
 from ..derivatives import KernelFunction, differentiate_once, wants_gradient
 from ..native import cpp_sums
-from ..native.building import is_available, load_library
+from ..native.building import is_available
 from . import sums
 from .linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 
@@ -27,7 +27,7 @@ def is_chosen(config: LinearConfig, q: Tensor, keys: KeyInputs) -> bool:
     if not supported or not q.dtype == keys.k.dtype == keys.v.dtype or not have_numbers(q, keys.k, keys.v):
         return False
     if config.native:
-        return load_library("sums")[0] is not None
+        return True
     kind = format_kind(q.dtype, trains=wants_gradient(q, keys.k, keys.v))
     sizes = len(q), q.shape[1], max(q.shape[2], keys.k.shape[1]), q.shape[3], keys.v.shape[2]
     return choose(SUMS, kind, *sizes) == "cpp"

@@ -110,8 +110,9 @@ def is_available(name: str) -> bool:
 
 
 def call(library: str, function: str, like: Tensor, *arguments: object) -> None:
-    """Call a library's function for the dtype of a tensor, with torch's number of threads as last argument."""
-    cdll, reason = load_library(library)
+    """Call a library's function for the dtype of a tensor, with torch's number of threads as last argument. Built if it
+    is not there, as for ``backend=cpp`` that was unpickled: whatever is selected is."""
+    cdll, reason = load_library(library, build=True)
     if cdll is None:
         raise UnsupportedError(f"no kernel in C++: {reason}")
     run = getattr(cdll, f"{function}_{str(like.dtype).removeprefix('torch.')}")

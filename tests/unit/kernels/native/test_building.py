@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 import efficient_attn as ea
 from efficient_attn.kernels.native import building
@@ -43,6 +44,20 @@ def test_missing_compiler_is_reported(cache: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ea.UnsupportedError, match=r"'cpp' is not available: .* no C\+\+ compiler \(no-such-compiler\)"):
         ea.create("linear:backend=cpp")
     assert ea.create("linear").backend == "chunked"
+
+
+@needs_cpp
+def test_a_mechanism_without_its_library_does_not_run_torch(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after unpickling in another process or on another machine."""
+    mechanisms = [ea.create(f"{name}:backend=cpp") for name in ("linear", "sliding_window")]
+    request.getfixturevalue("cache")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    q = torch.randn(1, 2, 40, 16)
+    for attn in mechanisms:
+        with pytest.raises(ea.UnsupportedError, match=r"no kernel in C\+\+: .* no C\+\+ compiler"):
+            attn(q, q, q)
 
 
 def test_a_failed_build_is_not_tried_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
