@@ -43,12 +43,7 @@ inline void exponentials(float* x, int64_t n) {
     a = a < -87.f ? X::Vec{} - 87.f : a;
     const X::Vec shifted = a * 1.44269504f + ROUND, whole = shifted - ROUND;
     const X::Vec f = (a * 1.44269504f - whole) + a * 1.92596299e-8f;  // the fraction of x log2(e)
-    X::Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
-    p = p * f + 9.6181291e-3f;
-    p = p * f + 5.5504109e-2f;
-    p = p * f + 2.4022651e-1f;
-    p = p * f + 6.9314718e-1f;
-    p = p * f + 1.f;
+    const X::Vec p = power_of_fraction(f);
     X::store(x + i, (X::Vec)((Bits)p + ((Bits)shifted << 23)));
   }
 }

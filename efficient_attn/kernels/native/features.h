@@ -65,12 +65,7 @@ inline Vec exponential(Vec x) {
   const Vec a = x < -104.f ? Vec{} - 104.f : x, shifted = a * 1.44269504f + ROUND, whole = shifted - ROUND;
   // the fraction of x log2(e), from x less whole multiples of log(2), whose larger part has few digits
   const Vec f = (a - whole * .693359375f + whole * 2.12194440e-4f) * 1.44269504f;
-  Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 2.4022651e-1f;
-  p = p * f + 6.9314718e-1f;
-  p = p * f + 1.f;
+  const Vec p = power_of_fraction(f);
   // 2^whole in two factors, of which each is a normal number
   typedef int32_t Integers __attribute__((vector_size(VECTOR_BYTES)));
   const Integers n = (Integers)((Bits)shifted - (Bits)(Vec{} + ROUND)), half = n >> 1;

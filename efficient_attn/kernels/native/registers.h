@@ -222,6 +222,16 @@ struct Simd {
   }
 };
 
+// 2^f for a fraction f of at most one half
+inline Simd<float>::Vec power_of_fraction(Simd<float>::Vec f) {
+  Simd<float>::Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  return p * f + 1.f;
+}
+
 template <typename T>
 struct Memory {  // numbers that start at a cache line, all zero
   std::unique_ptr<void, void (*)(void*)> allocation;

@@ -2,10 +2,11 @@
 //
 //   m' = max(m, max_j s_j),  l <- 2^(m - m') l + sum_j 2^(s_j - m'),  o <- 2^(m - m') o + sum_j 2^(s_j - m') v_j
 //
-// with s = q k^T scale log2(e), for one block of keys after another, and continued by the next tile. Scores are made transposed: keys are rows and queries the lanes of vectors, so that keys and values are read
-// where they are, and maxima and sums go down the lanes. Of a block, leading and trailing keys that no query sees are
-// not computed. The backward pass makes the weights again, from the log-sum-exps. Half precision is widened where rows
-// are loaded. cpp_tiles.py passes addresses, strides and tiles.
+// with s = q k^T scale log2(e), for one block of keys after another, and continued by the next tile. Scores are made
+// transposed: keys are rows and queries the lanes of vectors, so that keys and values are read where they are, and
+// maxima and sums go down the lanes. Of a block, leading and trailing keys that no query sees are not computed. The
+// backward pass makes the weights again, from the log-sum-exps. Half precision is widened where rows are loaded.
+// cpp_tiles.py passes addresses, strides and tiles.
 
 #include <limits>
 

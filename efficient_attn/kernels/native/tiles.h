@@ -30,12 +30,7 @@ inline Simd<float>::Vec power_of_two(Simd<float>::Vec x) {
   typedef Simd<float>::Vec Vec;
   constexpr float ROUND = 12582912.f;  // 1.5 2^23: numbers added to it lose their fractions
   const Vec shifted = x + ROUND, f = x - (shifted - ROUND);
-  Vec p = f * 1.5403530e-4f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 2.4022651e-1f;
-  p = p * f + 6.9314718e-1f;
-  p = p * f + 1.f;
+  const Vec p = power_of_fraction(f);
   return x < -126.f ? Vec{} : (Vec)((Bits)p + ((Bits)shifted << 23));  // zero also for a hidden key
 }
 inline Simd<double>::Vec power_of_two(Simd<double>::Vec x) {
