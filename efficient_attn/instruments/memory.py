@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from .garbage import garbage_collection_disabled
 
@@ -161,12 +161,9 @@ def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, 
     The first call runs in the same trace, so that the sizes of tensors that the measured call releases are known.
     """
     counters = _MemoryCounters()
-    with (
-        garbage_collection_disabled(),
-        profile(activities=[ProfilerActivity.CPU], profile_memory=device == "cpu", acc_events=True) as trace,
-    ):
+    with garbage_collection_disabled(), profile(use_kineto=True, profile_memory=device == "cpu") as trace:
         steps(_record_mark if device == "cpu" else counters.mark)
-    events: list[Any] = trace.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events: list[Any] = trace.kineto_results.events()  # type: ignore[union-attr]
     peak, allocated = _sum_events(events) if device == "cpu" else (counters.peak, counters.allocated)
     return peak, allocated, list_fused_kernels(events)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 from ...instruments.memory import list_fused_kernels
 from ...instruments.timing import RoundPlan, SampleCost, TimedCall
@@ -23,13 +24,13 @@ class KernelTrace:
     """A trace of the kernels that this process runs, from its creation until it is stopped."""
 
     def __init__(self) -> None:
-        self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True)
-        self._profile.start()
+        self._stack = ExitStack()
+        self._profile = self._stack.enter_context(profile(use_kineto=True))
 
     def stop(self) -> list[str]:
         """End the trace. Returns the kernels of attention, sorted."""
-        self._profile.stop()
-        events = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        self._stack.close()
+        events = self._profile.kineto_results.events()  # type: ignore[union-attr]
         return select_attention(list_fused_kernels(events))
 
 
