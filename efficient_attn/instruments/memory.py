@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from array import array
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
+from torch import nn
 from torch.autograd.profiler import profile, record_function
 
 from .garbage import garbage_collection_disabled
@@ -53,12 +56,14 @@ def measure_footprint(
     *,
     device: str,
     first_call: Callable[[], object] | None = None,
+    modules: Iterable[nn.Module] = (),
 ) -> Footprint:
     """The memory of a call after a first one. Each call should get new inputs, so that no result can be reused.
 
     backward: makes it a training step, ``backward(forward())``, which returns the gradients. They are what is retained,
     and part of the workspace, because they are allocated after the saved tensors. first_call: the first call, if it
-    differs; it must not keep its result.
+    differs; it must not keep its result. modules: after whose calls the events so far are summed, for a call with
+    millions of events, whose trace would not fit memory.
 
     On the CPU, the allocations and releases that torch reports are summed in order. Resident memory would include pages
     that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used.
@@ -86,7 +91,7 @@ def measure_footprint(
 
     if device not in COUNTED_DEVICES:
         return Footprint(reason=f"{device} has no counter of peak memory")
-    peak, (before, after_forward, after_call, released, lasting), kernels = _trace_steps(steps, device)
+    peak, (before, after_forward, after_call, released, lasting), kernels = _trace_steps(steps, device, modules)
     output = after_call - released
     saved = None if backward is None else after_forward - before - output
     return Footprint(
@@ -154,18 +159,61 @@ def verify_memory_counter(device: str, *, size: int = 64 * 2**20) -> dict[str, A
 # -- counting ------------------------------------------------------------------------------------------------------
 
 
-def _trace_steps(steps: Steps, device: str) -> tuple[int, list[int], tuple[str, ...]]:
+def _trace_steps(
+    steps: Steps, device: str, modules: Iterable[nn.Module] = ()
+) -> tuple[int, list[int], tuple[str, ...]]:
     """Run steps that set marks. Returns the peak after the second mark and the bytes allocated at all but the first,
     both relative to the first, and the kernels that ran.
 
     The first call runs in the same trace, so that the sizes of tensors that the measured call releases are known.
     """
-    counters = _MemoryCounters()
-    with garbage_collection_disabled(), profile(use_kineto=True, profile_memory=device == "cpu") as trace:
+    counters, trace = _MemoryCounters(), _Trace(profile_memory=device == "cpu")
+    with garbage_collection_disabled(), ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(module.register_forward_hook(lambda *_: trace.restart()))
+        stack.enter_context(trace)
         steps(_record_mark if device == "cpu" else counters.mark)
-    events: list[Any] = trace.kineto_results.events()  # type: ignore[union-attr]
-    peak, allocated = _sum_events(events) if device == "cpu" else (counters.peak, counters.allocated)
-    return peak, allocated, list_fused_kernels(events)
+    peak, allocated = trace.sum_events() if device == "cpu" else (counters.peak, counters.allocated)
+    return peak, allocated, tuple(sorted(trace.kernels))
+
+
+class _Trace:
+    """Sizes that torch's profiler reports, in their order, with marks between them, and the fused kernels that ran.
+
+    Torch knows the sizes of all allocations since the first profile of this process, so that later ones may release
+    what earlier ones allocated.
+    """
+
+    def __init__(self, *, profile_memory: bool) -> None:
+        self.profile_memory = profile_memory
+        self.kernels: set[str] = set()
+        self._sizes = array("q")
+        self._marks: list[int] = []
+
+    def __enter__(self) -> None:
+        self._profile = profile(use_kineto=True, profile_memory=self.profile_memory)
+        self._profile.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)
+        events: list[Any] = self._profile.kineto_results.events()  # type: ignore[union-attr]
+        self.kernels.update(list_fused_kernels(events))
+        for event in sorted((e for e in events if e.name() in ("[memory]", MARK_EVENT)), key=lambda e: e.start_ns()):
+            if event.name() == MARK_EVENT:
+                self._marks.append(len(self._sizes))
+            self._sizes.append(event.nbytes())  # a mark has 0 bytes
+
+    def restart(self) -> None:
+        """Sum the events so far, whose memory torch then releases."""
+        self.__exit__(None, None, None)
+        self.__enter__()
+
+    def sum_events(self) -> tuple[int, list[int]]:
+        """The peak after the second mark, and the bytes allocated at each mark after the first."""
+        allocated = list(accumulate(self._sizes))
+        start, second, *others = self._marks
+        at_marks = [allocated[i] - allocated[start] for i in (second, *others)]
+        return max(allocated[second:]) - allocated[start], at_marks
 
 
 def list_fused_kernels(events: Iterable[Any]) -> tuple[str, ...]:
@@ -176,15 +224,6 @@ def list_fused_kernels(events: Iterable[Any]) -> tuple[str, ...]:
 def _record_mark() -> None:
     with record_function(MARK_EVENT):
         pass
-
-
-def _sum_events(events: list[Any]) -> tuple[int, list[int]]:
-    """The peak after the second mark, and the bytes allocated at each mark after the first, from a trace on the CPU."""
-    ordered = sorted((e for e in events if e.name() in ("[memory]", MARK_EVENT)), key=lambda e: e.start_ns())
-    allocated = list(accumulate(e.nbytes() for e in ordered))  # a mark has 0 bytes
-    start, second, *others = (i for i, e in enumerate(ordered) if e.name() == MARK_EVENT)
-    at_marks = [allocated[i] - allocated[start] for i in (second, *others)]
-    return max(allocated[second:]) - allocated[start], at_marks
 
 
 class _MemoryCounters:

@@ -177,6 +177,11 @@ def list_layers(model: Any) -> list[nn.Module]:
     return list(lists[0])
 
 
+def list_blocks(model: Any) -> list[nn.Module]:
+    """The members of all lists of modules, among them the layers, if they are in lists."""
+    return [block for m in model.modules() if isinstance(m, nn.ModuleList) for block in m]
+
+
 def _run_model(loaded_model: LoadedModel, tokens: Tensor) -> Tensor:
     """Logits ``[N, V]``, or an encoder's last hidden states."""
     options = {"use_cache": False} if loaded_model.sizes.kind == "decoder" else {}

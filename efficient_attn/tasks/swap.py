@@ -68,7 +68,7 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     from ..instruments.allocator import return_freed_pages
     from ..instruments.environment import find_total_memory
     from ..instruments.memory import measure_footprint
-    from ..integrations.model_swap import run_pass
+    from ..integrations.model_swap import list_blocks, run_pass
     from ..integrations.segments import compare_with_own
 
     (model, tokens), baseline = _load_segment(case.group), _run_own_attention(case.group)
@@ -92,7 +92,9 @@ def _measure_all_layers(case: Case, row: Row) -> Record:
     row.rounds, row.processes, row.contaminated = 1, 1, int(result.disturbance is not None)
     row.parameters = model.sizes.parameters
     if not case.group.config.segment:  # the passes of all segments have the same size
-        footprint = measure_footprint(lambda: run_pass(model, case.variant, tokens, steps=0), device="cpu")
+        footprint = measure_footprint(
+            lambda: run_pass(model, case.variant, tokens, steps=0), device="cpu", modules=list_blocks(model.model)
+        )
         row.peak_memory_bytes = footprint.peak
     _fill_row(row, draws, case)
     row.extra["attention_share"] = result.attention_s / result.seconds

@@ -55,6 +55,33 @@ def _shared() -> Any:
     return whole, whole[:100], {"again": whole.view(2, -1)}
 
 
+class _Kept(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def test_a_trace_that_begins_again_counts_the_same() -> None:
+    modules = [_Kept() for _ in range(3)]
+    cached: list[Tensor] = []
+
+    def call() -> Tensor:
+        x, before = _mib(4), _mib(6)
+        for module in modules:
+            x = module(x)  # releases what was allocated in an earlier trace
+        del before
+        cached.append(_mib(1))
+        q, k, v = x[:96].float().view(3, 1, 2, 1, 16)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    whole = measure_footprint(call, device="cpu")
+    assert measure_footprint(call, device="cpu", modules=modules) == whole
+    assert whole.peak is not None
+    assert 15 * MIB <= whole.peak < 15 * MIB + 100  # some bytes are of the number that is added
+    assert whole.growth == MIB
+    assert whole.kernels
+    assert not any(module._forward_hooks for module in modules)
+
+
 def test_events_are_not_turned_into_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trained model's pass has millions, of which torch's objects take 3.6 KB and 47 us each."""
 
@@ -65,7 +92,8 @@ def test_events_are_not_turned_into_objects(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.autograd.profiler.profile, "_ensure_function_events", fail)
     assert measure_footprint(lambda: _mib(4), device="cpu").peak == 4 * MIB
     trace = KernelTrace()
-    F.scaled_dot_product_attention(*torch.ones(3, 1, 2, 8, 16))
+    q, k, v = torch.ones(3, 1, 2, 8, 16)
+    F.scaled_dot_product_attention(q, k, v)
     assert trace.stop()
 
 
