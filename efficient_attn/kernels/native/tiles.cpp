@@ -4,8 +4,8 @@
 //
 // with s = q k^T scale log2(e), for one block of keys after another, and continued by the next tile. Scores are made
 // transposed: keys are rows and queries the lanes of vectors, so that keys and values are read where they are, and
-// maxima and sums go down the lanes. Of a block, leading and trailing keys that no query sees are not computed. The
-// backward pass makes the weights again, from the log-sum-exps. Half precision is widened where rows are loaded.
+// maxima and sums go down the lanes. Each granule of lanes computes the keys from the first to the last that it sees.
+// The backward pass makes the weights again, from the log-sum-exps. Half precision is widened where rows are loaded.
 // cpp_tiles.py passes addresses, strides and tiles.
 
 #include <limits>
@@ -51,7 +51,9 @@ struct TileKernel {
   void load_lanes(Block<T>& to, const Address& from, const Lanes& at, int64_t width, T factor) const {
     for (int64_t i = 0; i < at.n; i++) {
       T* row = to.data + i * to.ld;
-      to.copy_row(row, find<const R>(from, at, i), width);
+      const R* source = find<const R>(from, at, i);
+      if (is_far<R>(from, at.tile.step)) prefetch(source + at.tile.advance * from.l, width);
+      to.copy_row(row, source, width);
       if (factor != 1)
         for (int64_t d = 0; d < to.ld; d += W) X::store(row + d, X::load(row + d) * factor);
     }
@@ -66,39 +68,48 @@ struct TileKernel {
   }
 
   // Rows of a tensor at the block's keys: in place where tiles can read them so, else copied, with zeros up to a tile's
-  Rows<const T> load_keys(Block<T>& to, const Address& from, int64_t width) const {
+  Rows<const T> load_keys(Block<T>& to, const Address& from, const Lanes& at, int64_t width) const {
+    const bool far = is_far<S>(from, block.step);
     if constexpr (std::is_same_v<S, T>)
-      if (block.step && block.n % 8 == 0 && width == to.ld)
+      if (block.step && !far && width == to.ld && block.reaches(round_up(block.n, 8), s.keys))
         return {from.rows<const T>(head, 0, block.positions[0]).data, from.l * block.step};
-    for (int64_t j = 0; j < block.n; j++)
-      to.copy_row(to.data + j * to.ld, from.rows<const S>(head, 0, block.positions[j]).data, width);
+    for (int64_t j = 0; j < block.n; j++) {
+      const S* row = from.rows<const S>(head, 0, block.positions[j]).data;
+      if (far) prefetch(row + at.tile.key_advance * from.l, width);
+      to.copy_row(to.data + j * to.ld, row, width);
+    }
     std::memset(to.data + block.n * to.ld, 0, (round_up(block.n, 8) - block.n) * to.ld * sizeof(T));
     return {to.data, to.ld};
   }
 
   // Products [keys, lanes] of rows of keys and transposed rows of lanes
   void multiply(Block<T>& out, Rows<const T> rows, const Block<T>& by, int64_t width) const {
-    X::product(out.data, out.ld, round_up(block.n, 8), lanes, rows.data, rows.stride, 1, by.data, by.ld, width, true);
+    for (const auto [lane, end, from, to] : block)
+      X::product(out.data + from * out.ld + lane, out.ld, round_up(to - from, 8), std::min(end, lanes) - lane,
+                 rows.data + from * rows.stride, rows.stride, 1, by.data + lane, by.ld, width, true);
   }
 
   // out [lanes, width] += of weights [keys, lanes] and rows of keys
-  static void add_up(Block<T>& out, int64_t n, const Block<T>& weights, Rows<const T> rows, int64_t keys) {
-    X::product(out.data, out.ld, round_up(n, 8), out.ld, weights.data, 1, weights.ld, rows.data, rows.stride, keys,
-               false);
+  void add_up(Block<T>& out, const Block<T>& weights, Rows<const T> rows) const {
+    for (const auto [lane, end, from, to] : block)
+      X::product(out.data + lane * out.ld, out.ld, round_up(std::min(end, lanes) - lane, 8), out.ld,
+                 weights.data + from * weights.ld + lane, 1, weights.ld, rows.data + from * rows.stride, rows.stride,
+                 to - from, false);
   }
 
   // The scores of pairs that do not count become minus infinity
   void hide(const Lanes& at) {
     if (block.all_seen && !block.mask) return;
-    for (int64_t j = 0; j < block.n; j++) {
-      T* row = weights.data + j * weights.ld;
-      if (!block.seen[j]) {
-        std::fill(row, row + lanes, LOWEST);
-      } else if (block.mask) {
-        const bool* mask = block.mask + j * block.mask_stride;
-        for (int64_t i = 0; i < at.n; i++) row[i] = mask[i] ? row[i] : LOWEST;
+    for (const auto [lane, end, from, to] : block)
+      for (int64_t j = from; j < to; j++) {
+        T* row = weights.data + j * weights.ld;
+        if (!block.seen[j]) {
+          std::fill(row + lane, row + std::min(end, lanes), LOWEST);
+        } else if (block.mask) {
+          const bool* mask = block.mask + j * block.mask_stride;
+          for (int64_t i = lane; i < std::min(end, lanes); i += W) hide_vector(row + i, mask + i, at.n - i);
+        }
       }
-    }
   }
 
   // Visit the blocks of keys of a window whose pairs count, with their scores in `weights`
@@ -107,7 +118,7 @@ struct TileKernel {
     const auto valid = valid_keys->rows_or_none<const bool>(head / s.heads_per_row, 0, 0);
     for (int64_t j = 0; j < at.tile.keys; j += BLOCK_KEYS) {
       if (!block.find(at, j, std::min(j + BLOCK_KEYS, at.tile.keys), s.keys, valid)) continue;
-      const auto rows = load_keys(keys, *k, s.width);
+      const auto rows = load_keys(keys, *k, at, s.width);
       multiply(weights, rows, transposed, s.width);
       hide(at);
       visit(rows);
@@ -121,37 +132,44 @@ struct TileKernel {
   // Scores become weights relative to the largest of each lane; returns whether that changed in any
   bool weigh() {
     bool changed = false;
-    for (int64_t i = 0; i < lanes; i += W) {
-      const T* column = weights.data + i;
-      const Vec before = X::load(row_max + i);
-      Vec largest[4] = {before, before, before, before};
-      int64_t j = 0;
-      for (; j + 4 <= block.n; j += 4)
+    std::fill(rescale, rescale + lanes, T(1));
+    for (const auto [lane, end, from, to] : block)
+      for (int64_t i = lane; i < std::min(end, lanes); i += W) changed |= weigh_vector(i, from, to);
+    return changed;
+  }
+
+  // The same for a vector of lanes, from i on, and a range of keys
+  bool weigh_vector(int64_t i, int64_t from, int64_t to) {
+    bool changed = false;
+    const T* column = weights.data + i;
+    const Vec before = X::load(row_max + i);
+    Vec largest[4] = {before, before, before, before};
+    int64_t j = from;
+    for (; j + 4 <= to; j += 4)
 #pragma GCC unroll 4
-        for (int u = 0; u < 4; u++) {
-          const Vec x = X::load(column + (j + u) * weights.ld);
-          largest[u] = x > largest[u] ? x : largest[u];
-        }
-      for (; j < block.n; j++) {
-        const Vec x = X::load(column + j * weights.ld);
-        largest[0] = x > largest[0] ? x : largest[0];
+      for (int u = 0; u < 4; u++) {
+        const Vec x = X::load(column + (j + u) * weights.ld);
+        largest[u] = x > largest[u] ? x : largest[u];
       }
-#pragma GCC unroll 4
-      for (int u = 1; u < 4; u++) largest[0] = largest[u] > largest[0] ? largest[u] : largest[0];
-      X::store(row_max + i, largest[0]);
-      for (int u = 0; u < W; u++) changed |= largest[0][u] != before[u];
-      const Vec reference = largest[0] == LOWEST ? Vec{} : largest[0];  // a lane that sees no key yet
-      const Vec factor = power_of_two(before - reference);
-      X::store(rescale + i, factor);
-      Vec sum = X::load(total + i) * factor;
-      for (j = 0; j < block.n; j++) {
-        T* at = weights.data + j * weights.ld + i;
-        const Vec weight = power_of_two(X::load(at) - reference);
-        X::store(at, weight);
-        sum += weight;
-      }
-      X::store(total + i, sum);
+    for (; j < to; j++) {
+      const Vec x = X::load(column + j * weights.ld);
+      largest[0] = x > largest[0] ? x : largest[0];
     }
+#pragma GCC unroll 4
+    for (int u = 1; u < 4; u++) largest[0] = largest[u] > largest[0] ? largest[u] : largest[0];
+    X::store(row_max + i, largest[0]);
+    for (int u = 0; u < W; u++) changed |= largest[0][u] != before[u];
+    const Vec reference = largest[0] == LOWEST ? Vec{} : largest[0];  // a lane that sees no key yet
+    const Vec factor = power_of_two(before - reference);
+    X::store(rescale + i, factor);
+    Vec sum = X::load(total + i) * factor;
+    for (j = from; j < to; j++) {
+      T* at = weights.data + j * weights.ld + i;
+      const Vec weight = power_of_two(X::load(at) - reference);
+      X::store(at, weight);
+      sum += weight;
+    }
+    X::store(total + i, sum);
     return changed;
   }
 
@@ -169,7 +187,7 @@ struct TileKernel {
           T* row = sums.data + i * sums.ld;
           for (int64_t e = 0; e < sums.ld && rescale[i] != 1; e += W) X::store(row + e, X::load(row + e) * rescale[i]);
         }
-      add_up(sums, at.n, weights, load_keys(values, *v, s.values), block.n);
+      add_up(sums, weights, load_keys(values, *v, at, s.values));
     });
     for (int64_t i = 0; i < at.n; i++) {
       std::memcpy(find<T>(out, at, i), sums.data + i * sums.ld, s.values * sizeof(T));
@@ -203,17 +221,18 @@ struct TileKernel {
     }
     std::memset(b.grad_q.data, 0, Block<T>::pad(lanes) * b.grad_q.ld * sizeof(T));
     visit_keys(at, [&](Rows<const T> rows) {
-      multiply(b.grad_weights, load_keys(values, *v, s.values), b.transposed, s.values);
-      for (int64_t j = 0; j < block.n; j++)
-        for (int64_t i = 0; i < lanes; i += W) {
-          T *weight = weights.data + j * weights.ld + i, *grad = b.grad_weights.data + j * b.grad_weights.ld + i;
-          const Vec x = power_of_two(X::load(weight) - X::load(lse + i));
-          X::store(weight, x);
-          X::store(grad, x * (X::load(grad) - X::load(delta + i)));
-        }
+      multiply(b.grad_weights, load_keys(values, *v, at, s.values), b.transposed, s.values);
+      for (const auto [lane, end, from, to] : block)
+        for (int64_t j = from; j < to; j++)
+          for (int64_t i = lane; i < std::min(end, lanes); i += W) {
+            T *weight = weights.data + j * weights.ld + i, *grad = b.grad_weights.data + j * b.grad_weights.ld + i;
+            const Vec x = power_of_two(X::load(weight) - X::load(lse + i));
+            X::store(weight, x);
+            X::store(grad, x * (X::load(grad) - X::load(delta + i)));
+          }
       add_to_keys(t[5], item, weights, b.grad, b.added, s.values);
       add_to_keys(t[4], item, b.grad_weights, queries, b.added, s.width);
-      add_up(b.grad_q, at.n, b.grad_weights, rows, block.n);
+      add_up(b.grad_q, b.grad_weights, rows);
     });
     for (int64_t i = 0; i < at.n; i++) {
       const T* row = b.grad_q.data + i * b.grad_q.ld;
@@ -225,44 +244,24 @@ struct TileKernel {
   // Add products of weights [keys, lanes] and rows of lanes to rows at the block's keys
   void add_to_keys(const Address& to, int64_t item, const Block<T>& weights, const Block<T>& rows, Block<T>& added,
                    int64_t width) const {
-    const auto multiply_into = [&](Rows<T> out, bool clear) {
-      X::product(out.data, out.stride, round_up(block.n, 8), rows.ld, weights.data, weights.ld, 1, rows.data, rows.ld,
-                 lanes, clear);
+    const auto multiply_into = [&](Rows<T> out) {
+      for (const auto [lane, end, from, last] : block)
+        X::product(out.data + from * out.stride, out.stride, round_up(last - from, 8), rows.ld,
+                   weights.data + from * weights.ld + lane, weights.ld, 1, rows.data + lane * rows.ld, rows.ld,
+                   std::min(end, lanes) - lane, false);
     };
     if (block.step && block.n % 8 == 0 && width == rows.ld) {
-      multiply_into({to.rows<T>(item, 0, block.positions[0]).data, to.l * block.step}, false);
+      multiply_into({to.rows<T>(item, 0, block.positions[0]).data, to.l * block.step});
       return;
     }
-    multiply_into({added.data, added.ld}, true);
+    std::memset(added.data, 0, round_up(block.n, 8) * added.ld * sizeof(T));
+    multiply_into({added.data, added.ld});
     for (int64_t j = 0; j < block.n; j++) {
       T* sum = to.rows<T>(item, 0, block.positions[j]).data;
       for (int64_t d = 0; d < width && block.seen[j]; d++) sum[d] += added.data[j * added.ld + d];
     }
   }
 };
-
-int64_t count_products(const TileSizes& s, const Tile* tiles) {
-  int64_t pairs = 0;
-  for (int64_t t = 0; t < s.tiles; t++) pairs += tiles[t].count * tiles[t].rows * tiles[t].keys;
-  return pairs * s.heads * s.group * (s.width + s.values);
-}
-
-// Every item of one tile after another, each thread with a worker of its own; a tile is finished before the next one
-// begins, since both may have the same queries
-template <typename Count, typename MakeWorker, typename Work>
-void visit_tiles(const TileSizes& s, const Tile* tiles, int64_t threads, Count count_items, MakeWorker make_worker,
-                 Work work) {
-  typedef decltype(make_worker()) Worker;
-  std::vector<std::unique_ptr<Worker>> workers(limit_threads(threads, count_products(s, tiles)));
-  for (const Tile* tile = tiles; tile < tiles + s.tiles; tile++) {
-    const int64_t items = count_items(*tile);
-    std::atomic<int64_t> next{0};
-    run_together(std::min<int64_t>(workers.size(), items), [&](int64_t i) {
-      if (!workers[i]) workers[i] = std::make_unique<Worker>(make_worker());
-      for (int64_t item = next++; item < items; item = next++) work(*workers[i], *tile, item);
-    });
-  }
-}
 
 template <typename T, typename S>
 void attend(const Address* t, const Tile* tiles, const TileSizes& s, double scale, int64_t threads) {

@@ -1,7 +1,8 @@
-// The parts of tiles.cpp: tiles, queries as lanes of vectors, blocks of keys, and powers of two.
+// The parts of tiles.cpp: tiles, queries as lanes of vectors, blocks of keys, powers of two, and the order of the work.
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "features.h"
 
@@ -9,6 +10,8 @@ namespace {
 
 constexpr int64_t BLOCK_KEYS = 64;  // with as many queries, scores fit the first cache
 constexpr int64_t MAX_LANES = 64;   // queries that are processed together
+constexpr int64_t GRANULE = 16;     // of them, a multiple of any vector's, that compute their own range of keys
+constexpr int64_t MAX_ROW_BYTES = 1024;  // between rows that are read in place
 
 struct TileSizes {
   int64_t heads, group, keys, width, values, heads_per_row, parts, tiles;
@@ -36,6 +39,31 @@ inline Simd<float>::Vec power_of_two(Simd<float>::Vec x) {
 inline Simd<double>::Vec power_of_two(Simd<double>::Vec x) {
   for (int i = 0; i < Simd<double>::W; i++) x[i] = std::exp2(x[i]);
   return x;
+}
+
+// Whether rows with a step are far from each other: caches then hold few of them, and the processor foresees none
+template <typename R>
+bool is_far(const Address& tensor, int64_t step) {
+  return std::abs(step * tensor.l) * int64_t(sizeof(R)) > MAX_ROW_BYTES;
+}
+
+// Fetch a row of the next window into the second cache
+template <typename R>
+void prefetch(const R* row, int64_t width) {
+  for (int64_t d = 0; d < width; d += 64 / sizeof(R)) __builtin_prefetch(row + d, 0, 2);
+}
+
+// A vector of scores, of which those become minus infinity whose pairs do not count; n: lanes that exist
+template <typename T>
+void hide_vector(T* scores, const bool* mask, int64_t n) {
+  typedef Simd<T> X;
+  typedef typename X::Vec Vec;
+  typedef uint8_t Bytes __attribute__((vector_size(X::W)));
+  typedef decltype(Vec{} < Vec{}) Choice;
+  Bytes bytes = {};
+  std::memcpy(&bytes, mask, std::min<int64_t>(X::W, n));
+  const Vec lowest = Vec{} - std::numeric_limits<T>::infinity();
+  X::store(scores, __builtin_convertvector(bytes, Choice) ? X::load(scores) : lowest);
 }
 
 // Whether any and all of n lanes see a key
@@ -66,8 +94,14 @@ struct Lanes {
   Lanes(const Tile& tile, int64_t group, int64_t i)
       : tile(tile), group(group), window(i / tile.count_chunks(group)),
         first(i % tile.count_chunks(group) * MAX_LANES), n(std::min(MAX_LANES, tile.rows * group - first)) {}
-  int64_t position(int64_t i) const { return tile.first + window * tile.advance + (first + i) / group * tile.step; }
-  int64_t head(int64_t i) const { return (first + i) % group; }
+  int64_t position(int64_t i) const { return tile.first + window * tile.advance + row(i) * tile.step; }
+  int64_t row(int64_t i) const { return group == 1 ? first + i : (first + i) / group; }  // divisions are slow
+  int64_t head(int64_t i) const { return group == 1 ? 0 : (first + i) % group; }
+};
+
+// Lanes [lane, end) and the range of a block's keys that they compute
+struct Stretch {
+  int64_t lane, end, from, to;
 };
 
 // Up to BLOCK_KEYS keys of a window: their positions, and which exist and are no padding
@@ -77,6 +111,8 @@ struct KeyBlock {
   bool seen[BLOCK_KEYS], all_seen = true;
   const bool* mask = nullptr;  // of the first key and lane, or null where every lane sees all keys
   int64_t mask_stride = 0;
+  Stretch stretches[MAX_LANES / GRANULE];
+  int64_t n_stretches = 0;
 
   // The keys [from, to) of a window, without those at both ends that no lane sees; false if none is left. valid: of the
   // row of the batch, or null
@@ -114,8 +150,59 @@ struct KeyBlock {
     for (int64_t j = 2; j < n; j++)
       if (positions[j] - positions[j - 1] != step) step = 0;
     mask = every_lane || !window_mask ? nullptr : window_mask + from * mask_stride;
+    cut_lanes(at.n);
     return n > 0;
   }
+
+  // Whether as many rows as these, with the step of the positions, exist
+  bool reaches(int64_t rows, int64_t n_keys) const {
+    const int64_t last = positions[0] + (rows - 1) * step;
+    return last >= 0 && last < n_keys;
+  }
+
+  const Stretch* begin() const { return stretches; }
+  const Stretch* end() const { return stretches + n_stretches; }
+
+  // Ranges begin at multiples of 8, the rows of a product, and end there or at the last key
+  void cut_lanes(int64_t lanes) {
+    n_stretches = 0;
+    for (int64_t lane = 0; lane < lanes; lane += GRANULE) {
+      int64_t from = 0, to = n;
+      const auto sees = [&](int64_t j) {
+        return seen[j] && Seen(mask + j * mask_stride + lane, std::min(GRANULE, lanes - lane)).any;
+      };
+      while (mask && from < to && !sees(from)) from++;
+      while (mask && from < to && !sees(to - 1)) to--;
+      if (from == to) continue;
+      from = from / 8 * 8, to = std::min(round_up(to, 8), n);
+      Stretch* last = stretches + n_stretches - 1;
+      if (n_stretches && last->end == lane && last->from == from && last->to == to) last->end += GRANULE;
+      else stretches[n_stretches++] = {lane, lane + GRANULE, from, to};
+    }
+  }
 };
+
+int64_t count_products(const TileSizes& s, const Tile* tiles) {
+  int64_t pairs = 0;
+  for (int64_t t = 0; t < s.tiles; t++) pairs += tiles[t].count * tiles[t].rows * tiles[t].keys;
+  return pairs * s.heads * s.group * (s.width + s.values);
+}
+
+// Every item of one tile after another, each thread with a worker of its own; a tile is finished before the next one
+// begins, since both may have the same queries
+template <typename Count, typename MakeWorker, typename Work>
+void visit_tiles(const TileSizes& s, const Tile* tiles, int64_t threads, Count count_items, MakeWorker make_worker,
+                 Work work) {
+  typedef decltype(make_worker()) Worker;
+  std::vector<std::unique_ptr<Worker>> workers(limit_threads(threads, count_products(s, tiles)));
+  for (const Tile* tile = tiles; tile < tiles + s.tiles; tile++) {
+    const int64_t items = count_items(*tile);
+    std::atomic<int64_t> next{0};
+    run_together(std::min<int64_t>(workers.size(), items), [&](int64_t i) {
+      if (!workers[i]) workers[i] = std::make_unique<Worker>(make_worker());
+      for (int64_t item = next++; item < items; item = next++) work(*workers[i], *tile, item);
+    });
+  }
+}
 
 }  // namespace

@@ -61,10 +61,11 @@ def make_windows(lo: int, hi: int, g: Geometry) -> list[Windows]:
     first = min(max(hi - g.start, 0), g.n)
     count = max(min(g.n - first, g.m + lo - g.start - first) // rows, 0)
     edge = max(rows, EDGE_ROWS)
-    inner = [Windows(first, rows, count, g.start + first - hi, rows + hi - lo)] if count else []
+    if not count:
+        return list(_edge_windows(0, g.n, edge, lo, hi, g))
     return [
         *_edge_windows(0, first, edge, lo, hi, g),
-        *inner,
+        Windows(first, rows, count, g.start + first - hi, rows + hi - lo),
         *_edge_windows(first + count * rows, g.n, edge, lo, hi, g),
     ]
 

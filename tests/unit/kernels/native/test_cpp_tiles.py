@@ -28,6 +28,7 @@ PATTERNS = {
     "whole random blocks": Pattern((Blocks(64), Blocks(64, 2, seed=3))),
     "bigbird": Pattern((Band(-20, 20), Keys(0, 9), Queries(9), Blocks(8, 2, seed=1))),
     "columns": Pattern((Band(0, 15), Keys(12, 16, period=16))),
+    "strided": Pattern((Band(-7, 7), Band(None, None, 8))),  # rows of 64 numbers are then far from each other
     "all": Pattern((Band(None, None),)),
 }
 # rows of a batch, heads, group, queries, keys, width, columns: published sizes; no multiples of vectors; more keys than
@@ -139,11 +140,17 @@ def test_large_scores_and_values_do_not_overflow() -> None:
     assert lse.isfinite().all()
 
 
-def test_nan_reaches_only_the_rows_that_see_it() -> None:
-    q, k, v, _ = _draw((1, 1, 1, 60, 60, 16, 16), torch.float32)
-    k[0, 20] = float("nan")
-    out, _ = cpp_tiles.attend(plan_parts(Pattern((Band(-4, 4),)), Geometry(60, 60, 0, False)), 0.3, q, k, v, None)
-    assert out.isnan().any(-1).flatten().nonzero().flatten().tolist() == list(range(16, 25))
+@pytest.mark.parametrize("name", ["band", "wide band", "strided"])
+@pytest.mark.parametrize("position", [0, 20, 39, 63, 99])
+def test_nan_reaches_only_the_rows_that_see_it(name: str, position: int) -> None:
+    """Also from keys that are read with a block because rows are read eight at a time."""
+    q, k, v, _ = _draw((1, 1, 1, 100, 100, 64, 64), torch.float32)
+    k[0, position] = float("nan")
+    g = Geometry(100, 100, 0, True)
+    out, _ = cpp_tiles.attend(plan_parts(PATTERNS[name], g), 0.3, q, k, v, None)
+    i = torch.arange(100)
+    sees = PATTERNS[name].allows(i, torch.tensor(position), g) & (i >= position)
+    assert out.isnan().any(-1).flatten().tolist() == sees.tolist()
 
 
 def test_kept_tiles_own_what_they_point_to() -> None:
