@@ -108,7 +108,7 @@ def make_peer_table() -> str:
     """Speedups over other libraries, forward: a line for each mechanism and processor, a column for each shape."""
     timings = load_timings()
     timings = timings[timings["suite"].isin(PEER_SUITES) & (timings["mode"] == "forward") & (timings["note"] == "")]
-    timings = timings[~timings["variant"].str.startswith("peer_")]
+    timings = timings[~timings["variant"].str.contains("^peer_|:backend=")]  # nor what one backend gains over another
     shapes = [f"H = {heads}, N of about {low + 100:,}, D = {dim}" for low, _, heads, dim in PEER_SHAPES]
     lines = [["mechanism", "compared with", "processor", *shapes, "runs"], ["---"] * (4 + len(shapes))]
     for (part, variant, causal, processor), own in timings.groupby(
