@@ -107,6 +107,16 @@ def test_lengths_share_a_choice_and_limits_do_not_change_it(keys: dict[str, Any]
     assert steps.isdisjoint(case.key for case in tiny_suites.plan(SUITE, keys=keys | {"chosen_at": 41}))
 
 
+def test_a_quick_run_leaves_out_the_greedy_rule_unless_it_is_the_only_one(keys: dict[str, Any]) -> None:
+    cases = tiny_suites.plan(SUITE, keys=keys, quick=True)
+    stages = [case.group.config.inputs.rpartition(":")[2] for case in cases]
+    assert stages[:2] == ["step 0", "linear 0.005"]
+    assert not any(stage.startswith("greedy") for stage in stages)
+    assert {case.keys.chosen_at for case in cases} == {CHOSEN_AT // 4}
+    only = tiny_suites.plan(SUITE, keys=keys | {"rules": ["greedy"]}, quick=True)
+    assert [case.group.config.inputs.rpartition(":")[2] for case in only][LAYERS:] == ["greedy 0.005", "greedy 0.5"]
+
+
 def test_the_greedy_steps_are_those_of_whole_passes(keys: dict[str, Any], folder: Path) -> None:
     replaced: list[int] = []
     own = sum(_measure(keys, {}, CHOSEN_AT, n) for n in range(2)) / 2
