@@ -44,8 +44,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _build(out: Path) -> Path:
     """The wheel that tox built and installed, or one built here, which compiles all libraries."""
-    of_tox = [Path(name) for name in os.environ.get("TOX_PACKAGE", "").split(os.pathsep) if name.endswith(".whl")]
-    if of_tox:
+    packages = os.environ.get("TOX_PACKAGE", "").split(os.pathsep)
+    if of_tox := [Path(name) for name in packages if name.endswith(".whl") and "editable" not in name]:
         (path,) = of_tox
         return path
     _run(sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(CHECKOUT), cwd=out)

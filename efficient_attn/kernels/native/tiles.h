@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t BLOCK_KEYS = 64;  // with as many queries, scores fit the first cache
 constexpr int64_t MAX_LANES = 64;   // queries that are processed together
-constexpr int64_t GRANULE = 16;     // of them, a multiple of any vector's, that compute their own range of keys
-constexpr int64_t MAX_ROW_BYTES = 1024;  // between rows that are read in place
+constexpr int64_t GRANULE = 16;     // of them, whole vectors, that compute a range of keys of their own
+constexpr int64_t MAX_ROW_BYTES = 1024;  // from row to row, of those that are read in place
 
 struct TileSizes {
   int64_t heads, group, keys, width, values, heads_per_row, parts, tiles;
