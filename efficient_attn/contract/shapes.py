@@ -127,7 +127,7 @@ def estimate_workspace_bytes(shape: Shape, itemsize: int, *, dense: bool, traini
 def draw_sample(
     shape: Shape, inputs: Mapping[str, Input], *, generator: torch.Generator, dtype: torch.dtype, device: Device
 ) -> Sample:
-    """Unit Gaussians of a shape, with a mechanism's further inputs; the same on every device."""
+    """Unit Gaussians of a shape, with a mechanism's further inputs in their ranges; the same on every device."""
 
     def draw(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator).to(device=device, dtype=dtype)
@@ -139,7 +139,7 @@ def draw_sample(
     further_inputs = {}
     for name, i in inputs.items():
         heads, length = (s.heads, s.n) if i.side == "query" else (s.kv_heads, s.m)
-        further_inputs[name] = draw(s.batch, heads if i.per_head else 1, length, *i.tail)
+        further_inputs[name] = i.fit(draw(s.batch, heads if i.per_head else 1, length, *i.tail))
     return Sample(q, k, v, further_inputs)
 
 

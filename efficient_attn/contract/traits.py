@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
+from torch import Tensor
+
 from ..errors import UsageError
 
 # traits that add a feature or a guarantee if they are true; the others are descriptions
@@ -12,11 +14,20 @@ PROMISES += ("normalised", "deterministic")
 
 
 class Input(NamedTuple):
-    """A further tensor that a mechanism needs, ``[B, heads, N or M, *tail]``: a gate, a step size."""
+    """A further tensor that a mechanism needs, ``[B, heads, N or M, *tail]``: a gate, a step size.
+
+    squash: maps any numbers into the input's range; layers apply it to what they project, samplers to unit Gaussians.
+    A function of a module, because traits are compared and copied.
+    """
 
     side: Literal["query", "key"]
     per_head: bool = True
     tail: tuple[int, ...] = ()
+    squash: Callable[[Tensor], Tensor] | None = None
+
+    def fit(self, x: Tensor) -> Tensor:
+        """x, or x in the input's range."""
+        return x if self.squash is None else self.squash(x)
 
 
 def _trait(default: bool, yes: str, no: str) -> Any:

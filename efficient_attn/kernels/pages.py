@@ -81,8 +81,8 @@ def attend_pages(
             parts.append(attend_selected(widen(q[:, :, rows]), k, v, mask.rows(rows, n, m), rule))
         else:
             order, exists = rank_pages(queries.detach(), pages, own_page.repeat(group), count)
-            index, exists = _list_keys(order, exists, positions[rows].repeat(group), size)
-            out = recompute(partial(_attend_gathered, mask.key_valid(m), index, exists), queries, k, v)
+            index, exists = list_keys(order, exists, positions[rows].repeat(group), size)
+            out = recompute(partial(attend_gathered, mask.key_valid(m), index, exists), queries, k, v)
             parts.append(out.view(*q.shape[:2], -1, v.shape[3]))
     return torch.cat(parts, 2).to(q.dtype)
 
@@ -95,7 +95,7 @@ def _mask_pages(
     return visible & spread_blocks(selection, size, visible.shape[-1])
 
 
-def _list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The keys of the pages in ``order [B, heads, N, count]`` and of the queries' own pages, ``[B, heads, N, keys]``,
     and which of them exist and are not later than the query."""
     own_page = positions.div(size, rounding_mode="floor").expand(order.shape[:3])[..., None]
@@ -105,9 +105,7 @@ def _list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> t
     return index.flatten(3), visible.flatten(3)
 
 
-def _attend_gathered(
-    valid: Tensor | None, index: Tensor, visible: Tensor, rows: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
+def attend_gathered(valid: Tensor | None, index: Tensor, visible: Tensor, rows: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax of ``rows [B, Hkv, R, D]`` over the visible ones of the keys ``index [B, Hkv, R, count]``; no other keys
     are read. valid: ``[B, M]``."""
     (_, kv_heads, count, width), m = rows.shape, k.shape[2]

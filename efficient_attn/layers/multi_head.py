@@ -215,7 +215,7 @@ class MultiHeadAttention(nn.Module):
         inputs = {}
         for name, input_spec in self.attn.traits.inputs.items():
             projected = self.get_submodule(f"{name}_proj")(x if input_spec.side == "query" else context)
-            inputs[name] = split_heads(projected, self._count_heads(input_spec), *input_spec.tail)
+            inputs[name] = input_spec.fit(split_heads(projected, self._count_heads(input_spec), *input_spec.tail))
         return q, k, v, inputs
 
     def _project_output(self, out: Tensor, x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=Fals
 
 
 @cache
-def _load_operations(peer: str, operation: str) -> ModuleType:
+def load_operations(peer: str, operation: str) -> ModuleType:
     """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled.
 
     Raises `UsageError` with the installation command if the file, or one of its imports, is missing.
@@ -79,7 +79,7 @@ class PeerSimpleGLA(_FlaAttention):
         super().__init__()
         check_at_least_one("peer_simple_gla", chunk_size=chunk_size)
         self.form, self.chunk_size = form, chunk_size
-        _load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
+        load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
 
     @property
     def growth(self) -> Growth:
@@ -109,7 +109,7 @@ class PeerSimpleGLA(_FlaAttention):
         if self.backend == "triton":
             kernels = importlib.import_module("fla.ops.simple_gla")
             return kernels.chunk_simple_gla(*inputs_in_its_layout, g_gamma=decays)[0].transpose(1, 2)
-        operations = _load_operations("peer_simple_gla", "simple_gla")
+        operations = load_operations("peer_simple_gla", "simple_gla")
         arguments = (*inputs_in_its_layout, decays.expand(batch, n, heads))
         options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
         out, _ = getattr(operations, f"naive_{self.form}_simple_gla")(*arguments, **options.get(self.form, {}))
@@ -136,7 +136,7 @@ class PeerFlaLinear(_FlaAttention):
 
     def __init__(self) -> None:
         super().__init__()
-        _load_operations("peer_fla_linear", "linear_attn")
+        load_operations("peer_fla_linear", "linear_attn")
 
     @property
     def growth(self) -> Growth:
@@ -159,5 +159,5 @@ class PeerFlaLinear(_FlaAttention):
             return kernels.chunk_linear_attn(*arguments, normalize=True)[0].transpose(1, 2)
         if missing := -n % CHUNK_SIZE:
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
-        out = _load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)
+        out = load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)
         return out[:, :n].transpose(1, 2)

@@ -23,6 +23,9 @@ _ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test
         ("additive", "Additive", "Exact softmax of a small network's score of query and key.", COMMON_TRAITS),
         ("cosine", "Cosine", "Exact softmax of cosines times a learned temperature.", COMMON_TRAITS),
         ("luong_local", "LuongLocal", "A window around a predicted position, fading with distance.", COMMON_TRAITS),
+        ("forgetting", "Forgetting", "Exact softmax with keys that fade by forget gates; causal.", COMMON_TRAITS),
+        ("differential", "Differential", "The difference of two exact softmaxes, normalised.", COMMON_TRAITS),
+        ("sigmoid", "Sigmoid", "sigmoid(q.k - log M) in place of softmax: weights do not compete.", ("causal",)),
     ),
     "sparse": (
         ("sliding_window", "SlidingWindow", "Each query over the keys within a window.", EXACT_TRAITS),
@@ -40,6 +43,7 @@ _ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test
         ("block_topk", "BlockTopK", "The blocks of keys with the largest weights.", EXACT_TRAITS),
         ("quest", "Quest", "Pages of keys with the largest bounds on their scores; causal.", EXACT_TRAITS),
         ("vertical_slash", "VerticalSlash", "Columns and diagonals that the last queries select.", ("causal", "exact")),
+        ("moba", "MoBA", "The own block, and earlier ones whose mean key fits the query; causal.", EXACT_TRAITS),
         ("knorm", "KNorm", "The last keys, and those of the smallest norm; causal.", EXACT_TRAITS),
     ),
     "linear": (
@@ -50,6 +54,15 @@ _ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test
         ("relu_linear", "ReluLinear", "softmax's exp(q.k) replaced by relu(q).relu(k).", COMMON_TRAITS),
         ("taylor", "Taylor", "exp(s) replaced by its second-order Taylor series.", COMMON_TRAITS),
         ("retention", "Retention", "q.k decaying with distance, not normalised; causal.", COMMON_TRAITS),
+        ("lightning", "Lightning", "q.k with a constant decay of each head, not normalised; causal.", COMMON_TRAITS),
+    ),
+    "recurrent": (
+        ("mamba2", "Mamba2", "A state that decays by a learned rate and steps of the input; causal.", COMMON_TRAITS),
+        ("gla", "GLA", "A state with a gate for each channel of the keys; causal.", COMMON_TRAITS),
+        ("delta_net", "DeltaNet", "The delta rule: a state is corrected towards values; causal.", COMMON_TRAITS),
+        ("gated_delta_net", "GatedDeltaNet", "The delta rule with a gate of each head; causal.", COMMON_TRAITS),
+        ("kda", "KDA", "The delta rule with a gate for each channel of the keys; causal.", COMMON_TRAITS),
+        ("delta_product", "DeltaProduct", "Several steps of the delta rule at each position; causal.", COMMON_TRAITS),
     ),
     "low_rank": (
         ("linformer", "Linformer", "Keys and values projected along the length, learned.", ()),

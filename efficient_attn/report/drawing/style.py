@@ -28,13 +28,15 @@ FAMILY_COLOURS = {
     "shared_kv": "#bd8832",
     "other": "#7234db",  # plug-ins without a family, and rows that are not mechanisms
     "selected": "#ff4992",
+    "recurrent": "#440066",
 }
 COLOURS = tuple(colour for colour in FAMILY_COLOURS.values() if colour != INK)
 # each color of a chart with the class that the style sheet gives to it, and its counterpart on dark pages
 CLASSES = {INK: "i", FAINT: "q", GRID: "g", "#ffffff": "w"} | {colour: f"k{i}" for i, colour in enumerate(COLOURS)}
 DARK_COLOURS = (
     {INK: "#e4e7eb", FAINT: "#9aa3ad", GRID: "#343a42", "#ffffff": "#ffffff"}
-    | dict(zip(COLOURS, ("#2c73a5", "#e55a17", "#6fb381", "#fa95d5", "#fbda30", "#aa6ffa", "#9e5561"), strict=True))
+    | dict(zip(COLOURS, ("#2c73a5", "#e55a17", "#6fb381", "#fa95d5", "#fbda30", "#aa6ffa", "#9e5561", "#66ee99"),
+               strict=True))
 )  # fmt: skip
 CARD, DARK_CARD = "#ffffff", "#1a1e23"  # backgrounds
 
@@ -44,7 +46,9 @@ MECHANISM_ORDER = (
     "sliding_window", "linear", "mqa", "gqa", "performer", "longformer", "bigbird", "dilated_window", "global_tokens",
     "random_blocks", "strided", "fixed", "attention_sinks", "random_feature", "cosformer", "relu_linear", "taylor",
     "retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine", "luong_local",
-    "topk", "block_topk", "quest", "vertical_slash", "knorm",
+    "topk", "block_topk", "quest", "vertical_slash", "knorm", "lightning", "mamba2", "gla", "delta_net",
+    "gated_delta_net", "kda", "delta_product", "forgetting", "differential", "sigmoid",
+    "moba",
 )
 # fmt: on
 _FAMILIES = {entry.name: entry.family for entry in CATALOGUE}

@@ -15,7 +15,9 @@ from efficient_attn.models.stacks import Decoder, Encoder, EncoderDecoder
 
 SIZES: dict[str, Any] = {"d_model": 16, "heads": 4, "layers": 2, "hidden": 24, "max_len": 32}
 CAUSAL = [name for name in ea.names() if name not in ("linformer", "nystromformer")]
-CAUSAL_ONLY = "attention_sinks", "quest", "knorm", "retention"
+CAUSAL_ONLY = tuple(
+    n for n in CAUSAL if not ea.create(n, dims=ea.Dims(heads=4, head_dim=4, max_len=32)).traits.bidirectional
+)
 CROSS = [
     *(name for name in ea.names() if name not in (*CAUSAL_ONLY, "vertical_slash", "nystromformer", "reformer")),
     *("sliding_window:window=1", "luong_local:window=1", "longformer:window=1:n_global=1", "strided:stride=3"),

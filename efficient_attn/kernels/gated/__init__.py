@@ -1,0 +1,1 @@
+"""Recurrent states with gates: decays of the past, and the delta rule."""

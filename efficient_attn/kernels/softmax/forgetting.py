@@ -1,0 +1,63 @@
+"""Softmax attention whose scores decay with forget gates: s_ij = q_i . k_j / sqrt(D) + c_i - c_j, c_t = sum of log f.
+
+c_i does not change the softmax of row i, and -c_j is one more column of the keys, so that torch's fused kernel computes
+the rest. Sums are large: -c_j is therefore relative to the first of some rows at a time, which leaves the keys that
+matter to them small numbers.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...contract.mask import Mask
+from ..dense import masked_softmax, widen
+from ..selected_keys import copy_tensors, recompute
+from .sdpa import MASK_ROWS, attend_fused
+
+FEW_ROWS = 16  # query rows whose weights are formed instead, without a copy of the keys: decode steps
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Tensor:
+    """Causal. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, sums of gates ``[B, Hkv, M]`` in float64."""
+    n, m = q.shape[2], k.shape[2]
+    start, valid = mask.start(n, m), copy_tensors(mask).key_valid(m)
+    n_blind = min(max(-start, 0), n)
+    parts = [q.new_zeros(*q.shape[:2], n_blind, v.shape[3])] if n_blind else []
+    for first in range(n_blind, n, MASK_ROWS):
+        rows = slice(first, min(first + MASK_ROWS, n))
+        last = min(start + rows.stop, m)
+        run = partial(_attend_few if n <= FEW_ROWS else _attend_block, first=start + first, valid=valid)
+        parts.append(recompute(run, q[:, :, rows], k[:, :, :last], v[:, :, :last], sums[..., :last]))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _attend_block(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, *, first: int, valid: Tensor | None) -> Tensor:
+    """first: the position of the first row. valid: ``[B, M]``."""
+    width, wide, column = q.shape[3], widen(k), _make_column(sums, k, first)
+    rows = torch.cat([widen(q), wide.new_full((*q.shape[:3], 1), width**0.5)], 3)
+    keys, allowed = torch.cat([wide, column[..., None]], 3), _find_allowed(q, k, first, valid)
+    return attend_fused(rows, keys, widen(v), allowed=allowed, scale=width**-0.5).to(q.dtype)
+
+
+def _attend_few(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, *, first: int, valid: Tensor | None) -> Tensor:
+    batch, heads, n, width = q.shape
+    kv_heads, wide = k.shape[1], widen(k)
+    rows = widen(q).reshape(batch, kv_heads, -1, width) * width**-0.5
+    scores = (rows @ wide.mT + _make_column(sums, k, first)[:, :, None]).view(batch, kv_heads, heads // kv_heads, n, -1)
+    weights = masked_softmax(scores, _find_allowed(q, k, first, valid)[:, :, None]).flatten(2, 3)
+    return (weights @ widen(v)).view(batch, heads, n, -1).to(q.dtype)
+
+
+def _make_column(sums: Tensor, k: Tensor, first: int) -> Tensor:
+    """c of the first row less those of the keys ``[B, Hkv, M]``."""
+    reference = min(first, sums.shape[-1] - 1)
+    return (sums[..., reference : reference + 1] - sums).to(widen(k[:0]).dtype)
+
+
+def _find_allowed(q: Tensor, k: Tensor, first: int, valid: Tensor | None) -> Tensor:
+    """The keys that each row sees, bool ``[1 or B, 1, rows, M]``."""
+    n, m = q.shape[2], k.shape[2]
+    i = torch.arange(first, first + n, device=q.device)
+    allowed = (torch.arange(m, device=q.device) <= i[:, None])[None, None]
+    return allowed if valid is None else allowed & valid[:, None, None, :m]

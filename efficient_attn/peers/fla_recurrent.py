@@ -1,0 +1,136 @@
+"""flash-linear-attention's plain torch forms of recurrent states, against which its Triton kernels are tested.
+
+Each has a form that processes one position after another, and most one in chunks, which takes whole chunks: shorter
+sequences are padded with zeros at the end. All compute in float32, whatever the inputs. Keys of the delta rule are
+normalized before, as in our mechanisms; the library's layers do so as well.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..contract import Dims, Growth, Mask, Traits
+from ..errors import UnsupportedError
+from ..registry import register
+from ..variants.recurrent.delta_net import DeltaNet
+from ..variants.recurrent.gated_delta_net import GatedDeltaNet
+from ..variants.recurrent.gla import GLA
+from ..variants.recurrent.kda import KDA
+from ..variants.recurrent.recurrent_state import RecurrentAttention
+from .fla import CHUNK_SIZE, KERNEL_DTYPES, load_operations
+from .hosting import LibraryAttention
+
+Form = Literal["chunk", "recurrent"]
+
+
+@dataclass(frozen=True)
+class _Forms:
+    """The functions of an operation by form; head_first: whether its tensors are ``[B, H, N, ...]``, not ``[B, N, H,
+    ...]``. gates: the names of its gates in the order of its arguments."""
+
+    operation: str
+    names: dict[str, str]
+    gates: tuple[str, ...]
+    head_first: bool = False
+
+
+class _PeerRecurrent(LibraryAttention):
+    """A plain form of one of our mechanisms, whose definition is its reference."""
+
+    counterpart: ClassVar[Callable[..., RecurrentAttention]]
+    forms: ClassVar[_Forms]
+    only_dtypes: ClassVar = {"library": KERNEL_DTYPES}
+
+    def __init__(self, *, form: Form = "chunk", dims: Dims = Dims()) -> None:
+        super().__init__()
+        if form not in self.forms.names:
+            available = " and ".join(self.forms.names)
+            raise UnsupportedError(f"peer of {self.forms.operation}: the library has the form {available}, not {form}")
+        self.form = form
+        self._defined = partial(self.counterpart, dims=dims)() if _takes_dims(self.counterpart) else self.counterpart()
+        self._traits = replace(self._defined.traits, cross=False, padding=False, decode=False, grouped=False)
+        load_operations(f"peer of {self.forms.operation}", self.forms.operation)  # reports a missing library now
+
+    @property
+    def traits(self) -> Traits:
+        return self._traits
+
+    @property
+    def growth(self) -> Growth:
+        memory = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): a state a position"
+        return Growth("O(N)", memory, self._defined.growth.cost)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self._defined.oracle(q, k, v, mask, **inputs)
+
+    @torch.compiler.disable  # its file is executed at the first call
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, forms = q.shape[2], self.forms
+        recurrence = self._defined.recur(k, v, **inputs)
+        tensors = {"q": q, "k": recurrence.k, "v": v, **inputs}
+        tensors = {name: x.float() for name, x in tensors.items()}
+        if self.form == "chunk" and (missing := -n % CHUNK_SIZE):
+            tensors = {name: _pad(x, missing) for name, x in tensors.items()}
+        if not forms.head_first:
+            tensors = {name: x.transpose(1, 2) for name, x in tensors.items()}
+        operations: Any = load_operations(f"peer of {forms.operation}", forms.operation)
+        arguments = [tensors[name] for name in ("q", "k", "v", *forms.gates)]
+        options = {"chunk_size": CHUNK_SIZE} if self.form == "chunk" else {}
+        out, _ = getattr(operations, forms.names[self.form])(*arguments, **options)
+        return (out if forms.head_first else out.transpose(1, 2))[:, :, :n].to(q.dtype)
+
+
+def _takes_dims(mechanism: Callable[..., Any]) -> bool:
+    return mechanism in (GLA, KDA)
+
+
+def _pad(x: Tensor, missing: int) -> Tensor:
+    """``[B, H, N, ...]`` with so many more positions of zeros."""
+    return F.pad(x, (0, 0) * (x.ndim - 3) + (0, missing))
+
+
+@register("peer_gla", family="recurrent")
+class PeerGLA(_PeerRecurrent):
+    """flash-linear-attention's naive gated linear attention, ``form="recurrent"`` only: compare it with `gla`."""
+
+    counterpart: ClassVar = GLA
+    forms: ClassVar = _Forms("gla", {"recurrent": "naive_recurrent_gla"}, ("log_decay",))
+
+    def __init__(self, *, form: Form = "recurrent", dims: Dims = Dims()) -> None:
+        super().__init__(form=form, dims=dims)
+
+
+@register("peer_delta_rule", family="recurrent")
+class PeerDeltaRule(_PeerRecurrent):
+    """flash-linear-attention's naive delta rule, in chunks or recurrent: compare it with `delta_net`."""
+
+    counterpart: ClassVar = DeltaNet
+    forms: ClassVar = _Forms(
+        "delta_rule",
+        {"chunk": "delta_rule_chunkwise", "recurrent": "delta_rule_recurrence"},
+        ("beta",),
+        head_first=True,
+    )
+
+
+@register("peer_gated_delta_rule", family="recurrent")
+class PeerGatedDeltaRule(_PeerRecurrent):
+    """flash-linear-attention's naive gated delta rule in chunks: compare it with `gated_delta_net`."""
+
+    counterpart: ClassVar = GatedDeltaNet
+    forms: ClassVar = _Forms("gated_delta_rule", {"chunk": "naive_chunk_gated_delta_rule"}, ("log_decay", "beta"))
+
+
+@register("peer_kda", family="recurrent")
+class PeerKDA(_PeerRecurrent):
+    """flash-linear-attention's naive Kimi Delta Attention, in chunks or recurrent: compare it with `kda`."""
+
+    counterpart: ClassVar = KDA
+    forms: ClassVar = _Forms(
+        "kda", {"chunk": "naive_chunk_kda", "recurrent": "naive_recurrent_kda"}, ("log_decay", "beta")
+    )

@@ -1,0 +1,1 @@
+"""Recurrent states with decays that depend on the input, and the delta rule."""

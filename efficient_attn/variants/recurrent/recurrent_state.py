@@ -1,0 +1,194 @@
+"""Attention through a recurrent state with gates: decays, and corrections of what the state already holds."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...contract import Attention, Dims, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract.row_starts import RowStarts
+from ...errors import UsageError
+from ...kernels.custom_ops import have_numbers
+from ...kernels.dense import expand_heads, widen
+from ...kernels.derivatives import wants_gradient
+from ...kernels.gated import recurrence
+from ...kernels.gated.recurrence import CHUNK, Inputs
+
+GATED = Traits(bidirectional=False, normalised=False, positional=True)
+MIN_NORM = 1e-6  # of keys that are divided by their norm: shorter ones are divided by this
+
+
+class Recurrence(NamedTuple):
+    """What the state reads and writes: keys ``[B, Hkv, M, D]``, values ``[B, Hkv, M, E]``, logarithms of decays ``[B,
+    Hkv, M, 1 or D]`` and step sizes of the delta rule ``[B, Hkv, M]``, if there are any."""
+
+    k: Tensor
+    v: Tensor
+    log_decay: Tensor | None = None
+    beta: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """The decode state: S ``[B Hkv, D, E]``, whose size does not depend on the number of positions."""
+
+    s: Tensor | None = None  # none until sizes are known
+    length: int = 0
+    starts: RowStarts | None = None
+
+
+class RecurrentAttention(Attention):
+    """S'_t = diag(e^(g_t)) S_(t-1), S_t = S'_t + k_t^T u_t, out_t = q_t S_t / sqrt(D), with u_t = v_t or, with the
+    delta rule, u_t = beta_t (v_t - k_t S'_t). Causal only. A subclass declares its inputs, from which it makes a
+    `Recurrence`.
+
+    Inputs of keys that a mask hides are zeros, as the keys are, so that such positions leave the state as it is.
+    Queries after the last key read the last state. Backends: ``chunked``; ``dense`` is the recurrence, step by step.
+    """
+
+    backends = ("chunked", "dense")
+    delta = False  # whether it has the delta rule
+    substeps = 1  # keys and values of a position
+
+    def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
+        """The recurrence of a call's tensors."""
+        raise NotImplementedError
+
+    @property
+    def absolute(self) -> bool:
+        return False  # decays depend on distances
+
+    def why_no_starts(self) -> str | None:
+        return None
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N)", "O(N)", self._cost, self._step_cost)
+
+    def _cost(self, n: int, m: int, causal: bool) -> float:
+        """In pairs: two products with the state, and those of a position with its chunk; the delta rule has another of
+        the first, three of the second, and the inverse of the chunk's triangle."""
+        width = self.dims.head_dim or 64
+        pairs = width + CHUNK + (width / 2 + 1.5 * CHUNK + CHUNK**2 / (6 * width) if self.delta else 0)
+        return m * self.substeps * pairs
+
+    def _step_cost(self, m: int) -> float:
+        return self.substeps * (self.dims.head_dim or 64) * (1.5 if self.delta else 1)
+
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        """At least the states of a stretch and their gradients, and its keys some times over, whatever the length."""
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        if self.backend == "dense":
+            return size
+        states = shape.batch * shape.kv_heads * shape.head_dim * shape.value_dim * itemsize
+        stretch = min(shape.m * shape.batch * shape.kv_heads * shape.head_dim, recurrence.STRETCH_ELEMENTS) * itemsize
+        return max(size, (4 if training else 2) * states) + (16 if training else 8) * stretch
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m, heads = q.shape[2], k.shape[2], q.shape[1]
+        k, v, g, beta = (None if x is None else widen(expand_heads(x, heads)) for x in self.recur(k, v, **inputs))
+        assert k is not None
+        assert v is not None
+        positions = mask.positions(n, m, device=q.device).tolist()
+        rows_at: dict[int, list[int]] = {}
+        for row, position in enumerate(positions):
+            rows_at.setdefault(min(position, m - 1), []).append(row)
+        state = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3])
+        order = [row for row, position in enumerate(positions) if position < 0]
+        outputs = [q.new_zeros(*q.shape[:2], len(order), v.shape[3])]
+        for j in range(m):
+            for t in range(j * self.substeps, (j + 1) * self.substeps):
+                key, value = k[:, :, t, :, None], v[:, :, t, None]
+                if g is not None:
+                    state = state * g[:, :, t, :, None].exp()
+                if beta is not None:
+                    value = beta[:, :, t, None, None] * (value - (key * state).sum(2, keepdim=True))
+                state = state + key * value
+            if rows := rows_at.get(j):
+                order += rows
+                outputs.append((widen(q[:, :, rows]) @ state * q.shape[3] ** -0.5).to(q.dtype))
+        return torch.cat(outputs, 2)[:, :, torch.tensor(order, device=q.device).argsort()]
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m = q.shape[2], k.shape[2]
+        start = mask.start(n, m)
+        n_blind, first = min(max(-start, 0), n), min(max(start, 0), m)
+        n_aligned = min(n - n_blind, m - first)  # queries aligned with keys
+        keys, rows = self._fold(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
+        state = self._make_state(len(keys.k), k.shape[3], v.shape[3], v)
+        parts = [rows.new_zeros(*rows.shape[:2], n_blind, v.shape[3])] if n_blind else []
+        if first:
+            no_rows = q.new_zeros(()).expand(len(rows), 1, first, q.shape[3])
+            _, state = self._scan(no_rows, self._select(keys, 0, first), state)
+        if n_aligned:
+            aligned = self._select(keys, first, first + n_aligned)
+            out, state = self._scan(rows[:, :, n_blind : n_blind + n_aligned], aligned, state)
+            parts.append(out)
+        if n_blind + n_aligned < n:
+            parts.append(recurrence.read(rows[:, :, n_blind + n_aligned :], state))
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).view(*q.shape[:3], -1)
+
+    def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> RecurrentState:
+        d = self.dims
+        kv_heads = self.kv_heads or d.heads
+        if kv_heads is None or d.head_dim is None:
+            return RecurrentState()
+        like = torch.zeros(0, dtype=dtype, device=device)
+        return RecurrentState(self._make_state(batch * kv_heads, d.head_dim, d.value_dim or d.head_dim, like))
+
+    def advance(
+        self, q: Tensor, k: Tensor, v: Tensor, state: RecurrentState, **inputs: Tensor
+    ) -> tuple[Tensor, RecurrentState]:
+        keys, rows = self._fold(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
+        past = self._make_state(len(keys.k), k.shape[3], v.shape[3], v) if state.s is None else state.s
+        if k.shape[2] == self.substeps == 1 and not wants_gradient(rows, past, *(x for x in keys if x is not None)):
+            out, past = recurrence.step(keys._replace(q=rows), past)
+        else:
+            out, past = self._scan(rows, keys, past)
+        return out.reshape(*q.shape[:3], -1), replace(state, s=past, length=state.length + k.shape[2])
+
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
+        return super().absorb(k, require_values(v), state, **inputs)
+
+    def _scan(self, rows: Tensor, keys: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows ``[Bh, G, N, D]`` after each position's last key."""
+        if self.substeps == 1:
+            return recurrence.scan(keys._replace(q=rows), state)
+        out, state = recurrence.scan(keys._replace(q=rows.repeat_interleave(self.substeps, 2)), state)
+        return out[:, :, self.substeps - 1 :: self.substeps], state
+
+    def _fold(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Tensor) -> Inputs:
+        """The recurrence with heads folded into the batch, still without queries."""
+        k, v, g, beta = self.recur(k, v, **inputs)
+        folded = (None if x is None else x.flatten(0, 1) for x in (k, v, g, beta))
+        return Inputs(q, *folded)  # pyright: ignore[reportArgumentType]
+
+    def _select(self, keys: Inputs, first: int, last: int) -> Inputs:
+        """The keys of some positions, each with those of its steps."""
+        steps = slice(first * self.substeps, last * self.substeps)
+        return Inputs(keys.q, *(None if x is None else x[:, steps] for x in keys[1:]))  # pyright: ignore[reportArgumentType]
+
+    def _make_state(self, rows: int, width: int, value_width: int, like: Tensor) -> Tensor:
+        return widen(like[:0]).new_zeros(rows, width, value_width)
+
+    def check_range(self, name: str, x: Tensor, low: float, high: float) -> None:
+        """Raise `UsageError` for an input out of its range. On other devices the check would wait for them."""
+        if x.device.type != "cpu" or not have_numbers(x) or x.numel() == 0:
+            return
+        smallest, largest = (float(t) for t in torch.aminmax(x.detach()))
+        if not (low <= smallest and largest <= high):  # also NaN
+            raise UsageError(f"{self.label}: {name} must be from {low:g} to {high:g}, got {smallest:g} to {largest:g}")
+
+
+def normalise(k: Tensor) -> Tensor:
+    """Keys of unit norm, and zero where a key is zero."""
+    wide = widen(k)
+    return (wide / wide.norm(dim=-1, keepdim=True).clamp(min=MIN_NORM)).to(k.dtype)
+
+
+def require_head_dim(name: str, dims: Dims) -> int:
+    """The width of heads, which a mechanism with decays by channel needs when it is created."""
+    if dims.head_dim is None:
+        raise UsageError(f"{name}: needs dims with head_dim, because it has a decay for each channel")
+    return dims.head_dim
