@@ -10,7 +10,7 @@ from ..errors import UsageError
 
 # traits that add a feature or a guarantee if they are true; the others are descriptions
 PROMISES = ("causal", "strictly_causal", "bidirectional", "cross", "padding", "decode", "grouped", "gradient")
-PROMISES += ("normalised", "deterministic")
+PROMISES += ("normalised", "deterministic", "linear_values")
 
 
 class Input(NamedTuple):
@@ -45,6 +45,7 @@ class Traits:
     are never expanded. gradient: has a backward pass. exact: is a softmax of scaled dot products over the visible keys.
     normalised: weights of a row sum to 1. positional: positions matter beyond masks. mixes_queries: a row's output
     depends on other rows' queries. values: takes v; a mechanism that computes values from k takes None instead.
+    linear_values: the output is linear in v.
     padded_as_trimmed: a padded row has the result of the shorter sequence; not if the number of keys M itself matters,
     as for blocks drawn from all of M. Strictly causal mechanisms satisfy it with causal masks in any case.
     deterministic: repeated calls give the same bits, gradients included. dropout: ``Attention.dropout`` can be set, and
@@ -68,6 +69,7 @@ class Traits:
     positional: bool = _trait(False, "positions matter beyond masks", "positions matter only to masks")
     mixes_queries: bool = _trait(False, "a row depends on other rows' queries", "a row depends on its own query only")
     values: bool = _trait(True, "takes values (v) of its own", "values are made from the keys")
+    linear_values: bool = _trait(True, "the output is linear in the values", "the output is not linear in the values")
     padded_as_trimmed: bool = _trait(
         True, "a padded row has the result of the shorter sequence", "the number of keys counts, padded ones included"
     )

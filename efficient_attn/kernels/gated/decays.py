@@ -6,7 +6,8 @@ e^(G_r) y_i e^(-G_i) overflows: decays of 1e-6 leave e^(-884) of 64 positions. `
 for each position, so that the c x c differences are few. `_ChannelDecay` has one for each channel. It halves blocks:
 all pairs of a row in the second half and a key in the first are one product, relative to the middle between them, where
 both exponents are negative (the secondary chunks of arXiv:2312.06635, at each size). Sums of g always begin at the
-reference, so that nothing cancels. Pairs within the smallest blocks are products relative to their middle.
+reference, so that nothing cancels. Pairs within the smallest blocks are products relative to their first position:
+a later one would make a row's rounding depend on what follows it.
 
 Shapes: rows ``[n, c, R, D]``, R at each position, keys ``[n, c, D]``, weights ``[n, c, R, c]``, g ``[n, c, 1 or D]``.
 """
@@ -17,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-BLOCK = 8  # positions of the smallest blocks
-# Smaller logarithms of decays by channel are raised to these, so that those of half a block stay in range. What is left
+BLOCK = 4  # positions of the smallest blocks
+# Smaller logarithms of decays by channel are raised to these, so that those of a block stay in range. What is left
 # of the past is then 1e-7, or 1e-69 in float64, instead of less.
 MIN_LOGS = {torch.float32: -16.0, torch.float64: -160.0}
 
@@ -100,16 +101,10 @@ class _ChannelDecay(NoDecay):
     """A decay for each channel of a position; c is a power of two of at least `BLOCK`."""
 
     def __init__(self, g: Tensor) -> None:
-        g = g.clamp(min=MIN_LOGS[g.dtype])
-        half = BLOCK // 2
-        first, second = g.unflatten(1, (-1, 2, half)).unbind(2)  # [n, blocks, half, D]
-        # within a block relative to its middle: rows have e^x, and keys e^(-x)
-        second_sums = second.cumsum(2)
-        first_after = _sum_after(first)
-        exponents = torch.cat([first_after.neg(), second_sums], 2)
+        g = g.clamp(min=MIN_LOGS[g.dtype]).unflatten(1, (-1, BLOCK))  # [n, blocks, BLOCK, D]
+        before, after = g.cumsum(2), _sum_after(g)
+        exponents = before - g[:, :, :1]  # from the block's first position: rows have e^x, and keys e^(-x)
         self.block_rows, self.block_keys = exponents.exp(), exponents.neg_().exp_()
-        before = torch.cat([first.cumsum(2), second_sums + first.sum(2, keepdim=True)], 2)
-        after = torch.cat([first_after + second.sum(2, keepdim=True), _sum_after(second)], 2)
         self.levels: list[_Level] = []
         while before.shape[1] > 1:  # sums from the start of blocks, and to their ends, of blocks of twice the size
             first_before, second_before = before.unflatten(1, (-1, 2)).unbind(2)
@@ -144,7 +139,7 @@ class _ChannelDecay(NoDecay):
         return grad_rows, grad_keys
 
     def _weigh_blocks(self, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``[n, blocks, BLOCK, R, D]`` and keys ``[n, blocks, BLOCK, D]``, relative to their block's middle."""
+        """Rows ``[n, blocks, BLOCK, R, D]`` and keys ``[n, blocks, BLOCK, D]``, relative to its first position."""
         x = rows.unflatten(1, (-1, BLOCK)) * self.block_rows[:, :, :, None]
         return x, keys.unflatten(1, (-1, BLOCK)) * self.block_keys
 

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from . import fused, merge
 from .merge import FusedInputs, FusedOptions
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel
+
+TILE_ROWS = 64
 
 
 class BlockInputs(NamedTuple):
@@ -62,67 +65,89 @@ def _own_parts(inputs: BlockInputs, options: BlockOptions) -> Iterator[tuple[sli
 
 
 def _listed_parts(inputs: BlockInputs, options: BlockOptions) -> Iterator[_Part]:
-    blocks, size, m = inputs.blocks, options.size, inputs.k.shape[1]
-    count = blocks.shape[3]
+    """Rows by position, so that a later one changes no earlier one's place in a tile."""
+    (_, group, n, count), m, size = inputs.blocks.shape, inputs.k.shape[1], options.size
     if not count:
         return
-    order = blocks.flatten(1).sort(dim=1, stable=True)
+    order = inputs.blocks.transpose(1, 2).flatten(1).sort(dim=1, stable=True)
     for head, (numbers, places) in enumerate(zip(*order, strict=True)):
-        found, lengths = numbers.unique_consecutive(return_counts=True)
-        for number, rows in zip(
-            found.tolist(), places.div(count, rounding_mode="floor").split(lengths.tolist()), strict=True
-        ):
+        named, lengths = numbers.unique_consecutive(return_counts=True)
+        rows = places.div(count, rounding_mode="floor")
+        rows = rows % group * n + rows.div(group, rounding_mode="floor")
+        for number, part_rows in zip(named.tolist(), rows.split(lengths.tolist()), strict=True):
             if number >= 0:
-                yield _Part(head, rows, slice(number * size, min((number + 1) * size, m)))
+                yield _Part(head, part_rows, slice(number * size, min((number + 1) * size, m)))
 
 
 def _select(inputs: BlockInputs, part: _Part) -> FusedInputs:
-    """The kernel's inputs, of one head."""
+    """The kernel's inputs of one head."""
     q, k, v, _, valid = inputs
-    mask = None if valid is None else fused.additive_mask(valid[part.head, part.keys], q.dtype)
-    rows = q[part.head].flatten(0, 1)[part.rows]
-    keys, values = k[part.head, part.keys], v[part.head, part.keys]
-    return FusedInputs(
-        rows[None, None], keys[None, None], values[None, None], None if mask is None else mask[None, None, None]
-    )
+    tiles = _make_tiles(q[part.head].flatten(0, 1)[part.rows])
+    keys, values = (x[part.head, part.keys].expand(len(tiles), 1, -1, -1) for x in (k, v))
+    return FusedInputs(tiles, keys, values, _hide(valid, part, q.dtype))
+
+
+def _hide(valid: Tensor | None, part: _Part, dtype: torch.dtype) -> Tensor | None:
+    return None if valid is None else fused.additive_mask(valid[part.head, part.keys], dtype)[None, None, None]
+
+
+def _make_tiles(x: Tensor) -> Tensor:
+    """Rows ``[R, E]`` as ``[tiles, 1, TILE_ROWS, E]``. Rounding depends on sizes, and on a number's place in a row of
+    vectors: in tiles, a row's does not depend on how many later ones follow."""
+    return F.pad(x, (0, 0, 0, -len(x) % TILE_ROWS)).unflatten(0, (-1, TILE_ROWS))[:, None]
+
+
+def _join_tiles(x: Tensor, part: _Part) -> Tensor:
+    """The opposite, without the rows that were added."""
+    return x[:, 0].flatten(0, 1)[: len(part.rows)]
+
+
+def _tile_rows(x: Tensor, part: _Part) -> Tensor:
+    """The rows of a part, of ``x [G, N, ..]``, as ``[1, 1, rows, ..]``."""
+    return x.flatten(0, 1)[part.rows][None, None]
+
+
+def _without_hidden(out: Tensor, lse: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The kernel's results, which are undefined for rows without keys: zeros, and minus infinity."""
+    if mask is None:
+        return out, lse
+    hidden = mask.amax(-1) == float("-inf")
+    return out.masked_fill(hidden[..., None], 0), lse.masked_fill(hidden, float("-inf"))
 
 
 def _forward(inputs: BlockInputs, options: BlockOptions) -> tuple[Tensor, Tensor]:
     q = inputs.q
-    out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], float("-inf"))
+    out, lse = q.new_zeros(*q.shape[:3], inputs.v.shape[2]), q.new_full(q.shape[:3], float("-inf"))
     for rows, _, part, causal in _own_parts(inputs, options):
-        part_out, part_lse = fused.attend_with_lse(part, FusedOptions(causal, options.scale))
-        if part.mask is not None:  # the kernel's results without keys are undefined
-            hidden = part.mask.amax(-1) == float("-inf")
-            part_out, part_lse = part_out.masked_fill(hidden[..., None], 0), part_lse.masked_fill(hidden, float("-inf"))
-        out[:, :, rows], lse[:, :, rows] = part_out, part_lse
-    flat_out, flat_lse = out.flatten(1, 2), lse.flatten(1, 2)
+        results = fused.attend_with_lse(part, FusedOptions(causal, options.scale))
+        out[:, :, rows], lse[:, :, rows] = _without_hidden(*results, part.mask)
     for part in _listed_parts(inputs, options):
-        part_out, part_lse = merge.attend(_select(inputs, part), FusedOptions(False, options.scale))
-        row_out, row_lse = flat_out[part.head, part.rows], flat_lse[part.head, part.rows]
-        merge.join(row_out, row_lse, part_out[0, 0], part_lse[0, 0])
-        flat_out[part.head, part.rows], flat_lse[part.head, part.rows] = row_out, row_lse
+        tiles = _select(inputs, part)
+        results = _without_hidden(*merge.attend(tiles, FusedOptions(False, options.scale)), tiles.mask)
+        flat_out, flat_lse = out[part.head].flatten(0, 1), lse[part.head].flatten(0, 1)
+        row_out, row_lse = _make_tiles(flat_out[part.rows]), _make_tiles(flat_lse[part.rows][:, None])[..., 0]
+        merge.join(row_out, row_lse, *results)
+        flat_out[part.rows], flat_lse[part.rows] = _join_tiles(row_out, part), _join_tiles(row_lse, part)
     return out, lse.masked_fill_(lse.isinf(), 0)
 
 
 def _gradients(grad: Tensor, saved: SavedSoftmax[BlockInputs], options: BlockOptions) -> tuple[Tensor, ...]:
     inputs, out, lse = saved
-    grads = grad_q, grad_k, grad_v = tuple(torch.zeros_like(x) for x in inputs[:3])
+    grads = grad_q, grad_k, grad_v = tuple(x.new_zeros(x.shape) for x in inputs[:3])
     for rows, keys, part, causal in _own_parts(inputs, options):
         saved_part = SavedSoftmax(part, out[:, :, rows], lse[:, :, rows])
         part_grads = fused.gradients_with_lse(grad[:, :, rows], saved_part, FusedOptions(causal, options.scale))
         grad_q[:, :, rows] = part_grads[0]
         grad_k[:, keys] += part_grads[1][:, 0]
         grad_v[:, keys] += part_grads[2][:, 0]
-    flat_grad, flat_out, flat_lse, flat_grad_q = (x.flatten(1, 2) for x in (grad, out, lse, grad_q))
     for part in _listed_parts(inputs, options):
         head, rows, keys = part
-        saved_part = SavedSoftmax(
-            _select(inputs, part), flat_out[head, rows][None, None], flat_lse[head, rows][None, None]
-        )
-        part_grad = flat_grad[head, rows][None, None]
+        q, k, v = _tile_rows(inputs.q[head], part), inputs.k[head, keys][None, None], inputs.v[head, keys][None, None]
+        part_inputs = FusedInputs(q, k, v, _hide(inputs.valid, part, q.dtype))
+        saved_part = SavedSoftmax(part_inputs, _tile_rows(out[head], part), _tile_rows(lse[head], part))
+        part_grad = _tile_rows(grad[head], part)
         part_grads = merge.attend_backward(part_grad, saved_part, FusedOptions(False, options.scale))
-        flat_grad_q[head].index_add_(0, rows, part_grads[0][0, 0])
+        grad_q[head].flatten(0, 1).index_add_(0, rows, part_grads[0][0, 0])
         grad_k[head, keys] += part_grads[1][0, 0]
         grad_v[head, keys] += part_grads[2][0, 0]
     return grads

@@ -15,8 +15,6 @@ from ..dense import masked_softmax, widen
 from ..selected_keys import copy_tensors, recompute
 from .sdpa import MASK_ROWS, attend_fused
 
-FEW_ROWS = 16  # query rows whose weights are formed instead, without a copy of the keys: decode steps
-
 
 def attend(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Tensor:
     """Causal. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, sums of gates ``[B, Hkv, M]`` in float64."""
@@ -27,7 +25,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Tensor:
     for first in range(n_blind, n, MASK_ROWS):
         rows = slice(first, min(first + MASK_ROWS, n))
         last = min(start + rows.stop, m)
-        run = partial(_attend_few if n <= FEW_ROWS else _attend_block, first=start + first, valid=valid)
+        run = partial(_attend_one if n == 1 else _attend_block, first=start + first, valid=valid)
         parts.append(recompute(run, q[:, :, rows], k[:, :, :last], v[:, :, :last], sums[..., :last]))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
@@ -40,7 +38,8 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, *, first: int, 
     return attend_fused(rows, keys, widen(v), allowed=allowed, scale=width**-0.5).to(q.dtype)
 
 
-def _attend_few(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, *, first: int, valid: Tensor | None) -> Tensor:
+def _attend_one(q: Tensor, k: Tensor, v: Tensor, sums: Tensor, *, first: int, valid: Tensor | None) -> Tensor:
+    """A decode step: the weights of its one row are few, and its keys are not copied."""
     batch, heads, n, width = q.shape
     kv_heads, wide = k.shape[1], widen(k)
     rows = widen(q).reshape(batch, kv_heads, -1, width) * width**-0.5

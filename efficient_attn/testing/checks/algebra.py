@@ -45,16 +45,19 @@ def weights_sum_to_one(subject: Subject) -> None:
 
 
 def _change_heads(call: Call, shape: Shape, kv_head: int) -> Call:
-    """The call with other contents of one key-value head and of the query heads that share it."""
+    """The call with other contents of one key-value head and of the query heads that share it. Further inputs, which
+    may have a range, are permuted."""
+    further = {id(x) for name, x in call.tensors.items() if name not in ("q", "k", "v")}
 
     def change(x: Tensor) -> Tensor:
         if x.shape[1] not in (shape.heads, shape.kv_heads) or x.shape[1] == 1 < shape.kv_heads:
             return x  # an input without heads belongs to all of them
         width = x.shape[1] // shape.kv_heads
         heads = slice(kv_head * width, (kv_head + 1) * width)
-        x = x.clone()
-        x[:, heads] = x[:, heads].flip(2) * 0.7 + 0.1
-        return x
+        flipped = x[:, heads].flip(2)
+        changed = x.clone()
+        changed[:, heads] = flipped if id(x) in further else flipped * 0.7 + 0.1
+        return changed
 
     return call.change(change)
 
@@ -129,7 +132,7 @@ def batch_independence(subject: Subject) -> None:
             assert_close(alone.run(attn), out[b : b + 1], f"row {b} of 3 alone, {describe(mask)}")
 
 
-@check(skip_reason=no_values)
+@check(needs="linear_values", skip_reason=no_values)
 def value_linearity(subject: Subject) -> None:
     """The output is linear in the values."""
     attn, drawn = subject.prepare(130)

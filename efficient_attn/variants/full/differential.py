@@ -9,7 +9,8 @@ from ...kernels.dense import softmax_attention, widen
 from ...kernels.softmax.sdpa import attend
 from .softmax_attention import SoftmaxAttention
 
-DIFFERENTIAL_TRAITS = Traits(normalised=False)  # created once, because every call reads them
+DIFFERENTIAL_TRAITS = Traits(normalised=False, linear_values=False)
+UNNORMED_TRAITS = Traits(normalised=False)  # created once, because every call reads them
 EPSILON = 1e-5  # of the norm, as in the paper's code
 DEVIATION = 0.1  # of the initial vectors, as in the paper's code
 
@@ -39,7 +40,7 @@ class Differential(SoftmaxAttention):
 
     @property
     def traits(self) -> Traits:
-        return DIFFERENTIAL_TRAITS
+        return DIFFERENTIAL_TRAITS if self.norm else UNNORMED_TRAITS
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
@@ -48,8 +49,9 @@ class Differential(SoftmaxAttention):
         return self._subtract(first, second).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        first, second = (attend(x, y, v, mask) for x, y in zip(q.chunk(2, -1), k.chunk(2, -1), strict=True))
-        return self._subtract(widen(first), widen(second)).to(q.dtype)
+        halves = zip(widen(q).chunk(2, -1), widen(k).chunk(2, -1), strict=True)
+        first, second = (attend(x, y, widen(v), mask) for x, y in halves)  # in half precision rounding would not cancel
+        return self._subtract(first, second).to(q.dtype)
 
     def _subtract(self, first: Tensor, second: Tensor) -> Tensor:
         a, b, c, d = self.vectors.to(first.dtype)

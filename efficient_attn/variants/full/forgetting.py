@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract import Attention, Growth, Input, Mask, Shape, Traits, Values, require_values
-from ...contract.decode_state import KVCache, preallocate
+from ...contract.decode_state import KVCache, blank_before_start, preallocate
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import forgetting
 from ...patterns.pair_counts import count_possible_pairs
@@ -29,7 +29,7 @@ class ForgettingCache(KVCache):
 
     def append_gates(self, k: Tensor, v: Tensor, log_forget: Tensor) -> Self:
         """Append T positions."""
-        sums, gates = self.sums, log_forget.double()
+        sums, gates = self.sums, blank_before_start(self, log_forget[..., None])[..., 0].double()
         if sums is None:
             sums = gates.new_zeros(*gates.shape[:2], self.capacity)
         gates = gates.cumsum(-1)

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from ... import feature_maps
-from ...contract import Traits
+from ...contract import Mask, Traits
 from ...errors import UsageError
+from ...kernels.dense import expand_heads, widen
 from ...kernels.linear.linear_config import Divisor
 from .linear_attention import LinearAttention
 
@@ -32,6 +33,14 @@ class Lightning(LinearAttention):
     @property
     def divisor(self) -> Divisor | None:
         return None
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        n, m, heads = q.shape[2], k.shape[2], q.shape[1]
+        distance = mask.positions(n, m, device=q.device)[:, None] - torch.arange(m, device=q.device)
+        decay = (-self.rates(heads).to(q.device)[:, None, None] * distance.clamp(min=0)).exp()
+        scores = widen(q) @ widen(expand_heads(k, heads)).mT * q.shape[3] ** -0.5
+        weights = scores * (decay * mask.dense(n, m, device=q.device)).to(scores.dtype)
+        return (weights @ widen(expand_heads(v, heads))).to(q.dtype)
 
     def rates(self, heads: int) -> Tensor:
         return self.share * 8 * torch.arange(heads, dtype=torch.float64) / heads

@@ -32,7 +32,7 @@ class DeltaProduct(RecurrentAttention):
         if n > 1 and dims.head_dim is not None:
             inputs["keys"] = Input("key", tail=(n - 1, dims.head_dim))
             inputs["values"] = Input("key", tail=(n - 1, dims.value_dim or dims.head_dim))
-        self._traits = replace(GATED, inputs=inputs)
+        self._traits = replace(GATED, inputs=inputs, linear_values=n == 1)
 
     @property
     def traits(self) -> Traits:
