@@ -69,7 +69,9 @@ class _PeerRecurrent(LibraryAttention):
         return self._defined.oracle(q, k, v, mask, **inputs)
 
     @torch.compiler.disable  # its file is executed at the first call
-    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+    def compute(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
+    ) -> Tensor:
         n, forms = q.shape[2], self.forms
         recurrence = self._defined.recur(k, v, **inputs)
         tensors = {"q": q, "k": recurrence.k, "v": v, **inputs}

@@ -25,7 +25,9 @@ MIN_LOGS = {torch.float32: -16.0, torch.float64: -160.0}
 
 
 class NoDecay:
-    """Chunks without decays."""
+    """Chunks without decays. masked: whether weights of later keys are zero already."""
+
+    masked = False
 
     def weigh_pairs(self, rows: Tensor, keys: Tensor) -> Tensor:
         """W, whose columns of later keys are not defined."""
@@ -51,6 +53,8 @@ class NoDecay:
 
 class _HeadDecay(NoDecay):
     """One decay for all channels of a position."""
+
+    masked = True
 
     def __init__(self, g: Tensor) -> None:
         self.sums, self.dtype = g.double().cumsum(1), g.dtype

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ..custom_ops import make_op, set_signature
-from .recurrence import Inputs, cut, run, run_backward
+from .recurrence import cut, run, run_backward
+from .stretch import Inputs
 
 
 def scan_op(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,9 +25,9 @@ def _run(
 def _shapes(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, b: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    stretches = sum(1 for _ in cut(Inputs(q, k, v, g, b)))
+    _, stretches = cut(Inputs(q, k, v, g, b))
     out = q.new_empty(*q.shape[:3], v.shape[2])
-    return out, torch.empty_like(state), state.new_empty(stretches, *state.shape)
+    return out, torch.empty_like(state), state.new_empty(len(stretches), *state.shape)
 
 
 def _run_backward(grad: Tensor, grad_end: Tensor, *arguments: Any) -> tuple[Tensor, ...]:

@@ -13,7 +13,8 @@ from ...kernels.custom_ops import have_numbers
 from ...kernels.dense import expand_heads, widen
 from ...kernels.derivatives import wants_gradient
 from ...kernels.gated import recurrence
-from ...kernels.gated.recurrence import CHUNK, Inputs
+from ...kernels.gated.recurrence import CHUNK
+from ...kernels.gated.stretch import Inputs
 
 GATED = Traits(bidirectional=False, normalised=False, positional=True)
 MIN_NORM = 1e-6  # of keys that are divided by their norm: shorter ones are divided by this
@@ -87,19 +88,21 @@ class RecurrentAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m, heads = q.shape[2], k.shape[2], q.shape[1]
-        k, v, g, beta = (None if x is None else widen(expand_heads(x, heads)) for x in self.recur(k, v, **inputs))
-        assert k is not None
-        assert v is not None
+        keys, values, g, beta = (
+            None if x is None else widen(expand_heads(x, heads)) for x in self.recur(k, v, **inputs)
+        )
+        assert keys is not None
+        assert values is not None
         positions = mask.positions(n, m, device=q.device).tolist()
         rows_at: dict[int, list[int]] = {}
         for row, position in enumerate(positions):
             rows_at.setdefault(min(position, m - 1), []).append(row)
-        state = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3])
+        state = keys.new_zeros(*keys.shape[:2], keys.shape[3], v.shape[3])
         order = [row for row, position in enumerate(positions) if position < 0]
         outputs = [q.new_zeros(*q.shape[:2], len(order), v.shape[3])]
         for j in range(m):
             for t in range(j * self.substeps, (j + 1) * self.substeps):
-                key, value = k[:, :, t, :, None], v[:, :, t, None]
+                key, value = keys[:, :, t, :, None], values[:, :, t, None]
                 if g is not None:
                     state = state * g[:, :, t, :, None].exp()
                 if beta is not None:

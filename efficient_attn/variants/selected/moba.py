@@ -13,6 +13,7 @@ from ...errors import UsageError, check_at_least_one
 from ...kernels.block_means import BlockMeans, attend_listed, attend_listed_rows, rank_blocks
 from ...kernels.dense import softmax_attention
 from ...kernels.selected_keys import spread_blocks
+from ...kernels.softmax.block_lists import TILE_ROWS
 from .selected_attention import SelectedAttention
 
 
@@ -120,5 +121,5 @@ class MoBA(SelectedAttention):
         keys, values = state.filled()
         if self.backend == "dense":
             return self.run(q, keys, values, state.mask), state
-        attend = attend_listed_rows if q.shape[2] == 1 else attend_listed
+        attend = attend_listed_rows if q.shape[2] < TILE_ROWS else attend_listed
         return attend(q, keys, values, state.mask, state.means, self.block, self.topk - 1), state
