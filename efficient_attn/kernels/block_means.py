@@ -43,12 +43,12 @@ class BlockMeans(NamedTuple):
         return cls(sums[:, :, :count] / counts[:, None], torch.ones_like(counts[None], dtype=torch.bool))
 
 
-def rank_blocks(q: Tensor, means: BlockMeans, own: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def rank_blocks(q: Tensor, means: BlockMeans, own_block: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The earlier blocks with the largest products, of equal ones the first, and whether they exist, ``[B, heads, N,
-    count]``. own: ``[N]``, the block of each query."""
+    count]``. own_block: ``[N]``, the block of each query."""
     number = torch.arange(means.means.shape[2], device=q.device)
     products = q.detach().double() @ means.means.mT
-    hidden = (number >= own[:, None]) | ~means.exists[:, None, None]
+    hidden = (number >= own_block[:, None]) | ~means.exists[:, None, None]
     ranked = products.masked_fill(hidden, -inf).sort(dim=-1, descending=True, stable=True)
     return ranked.indices[..., :count], ranked.values[..., :count] > -inf
 
@@ -57,13 +57,15 @@ def attend_listed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, means: BlockMeans
     """Causal softmax of each query over its own block and the ``count`` earlier ones that rank first."""
     (batch, heads, n, width), (kv_heads, m), value_width = q.shape, k.shape[1:3], v.shape[3]
     start, valid, group = mask.start(n, m), copy_tensors(mask).key_valid(m), q.shape[1] // k.shape[1]
-    own = (torch.arange(n, device=q.device) + start).div(size, rounding_mode="floor")
+    own_block = (torch.arange(n, device=q.device) + start).div(size, rounding_mode="floor")
     lists = []
     for rows in range(0, n, RANKED_ROWS):
         some = slice(rows, rows + RANKED_ROWS)
         queries = q[:, :, some].reshape(batch, kv_heads, -1, width)
-        order, exists = rank_blocks(queries, means, own[some].repeat(group), count)
-        lists.append(order.masked_fill(~exists, -1).view(batch * kv_heads, group, len(own[some]), order.shape[-1]))
+        order, exists = rank_blocks(queries, means, own_block[some].repeat(group), count)
+        lists.append(
+            order.masked_fill(~exists, -1).view(batch * kv_heads, group, len(own_block[some]), order.shape[-1])
+        )
     rows, keys, values = pad_widths(widen(q), widen(k), widen(v))
     rows = rows.reshape(batch * kv_heads, group, n, -1)
     valid = None if valid is None else valid.repeat_interleave(kv_heads, 0)
@@ -77,8 +79,8 @@ def attend_listed_rows(q: Tensor, k: Tensor, v: Tensor, mask: Mask, means: Block
     (batch, heads, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
     positions = mask.positions(n, m, device=q.device).repeat(heads // kv_heads)
     queries = widen(q).reshape(batch, kv_heads, -1, width)
-    own = positions.div(size, rounding_mode="floor")
-    order, exists = rank_blocks(q.reshape(batch, kv_heads, -1, width), means, own, count)
+    own_block = positions.div(size, rounding_mode="floor")
+    order, exists = rank_blocks(q.reshape(batch, kv_heads, -1, width), means, own_block, count)
     index, visible = list_keys(order, exists, positions, size)
     out = attend_gathered(mask.key_valid(m), index, visible, queries, k, v)
     return out.view(batch, heads, n, v.shape[3]).to(q.dtype)

@@ -7,9 +7,6 @@ instead.
 
 import importlib.util
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import ClassVar, Literal
 
 import torch
@@ -20,32 +17,10 @@ from ..contract import Growth, Mask, Traits
 from ..errors import check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
-from .hosting import LibraryAttention, make_missing_error
+from .hosting import FLA_DTYPES, LibraryAttention, load_fla_operations
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
-KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
-
-
-@cache
-def load_operations(peer: str, operation: str) -> ModuleType:
-    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled.
-
-    Raises `UsageError` with the installation command if the file, or one of its imports, is missing.
-    """
-    package_spec = importlib.util.find_spec("fla")  # finding a top-level package runs none of its code
-    folders = (package_spec and package_spec.submodule_search_locations) or ()
-    paths = (Path(folder, "ops", operation, "naive.py") for folder in folders)
-    path = next(filter(Path.is_file, paths), None)
-    spec = path and importlib.util.spec_from_file_location(f"fla.ops.{operation}.naive", path)
-    if not spec or not spec.loader:
-        raise make_missing_error(peer, "fla-core")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        raise make_missing_error(peer, "fla-core") from error
-    return module
 
 
 class _FlaAttention(LibraryAttention):
@@ -73,13 +48,13 @@ class PeerSimpleGLA(_FlaAttention):
     """
 
     declared = replace(CAUSAL, positional=True)
-    only_dtypes: ClassVar = dict.fromkeys(("library", "triton"), KERNEL_DTYPES)
+    only_dtypes: ClassVar = dict.fromkeys(("library", "triton"), FLA_DTYPES)
 
     def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
         super().__init__()
         check_at_least_one("peer_simple_gla", chunk_size=chunk_size)
         self.form, self.chunk_size = form, chunk_size
-        load_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
+        load_fla_operations("peer_simple_gla", "simple_gla")  # reports a missing library now
 
     @property
     def growth(self) -> Growth:
@@ -109,7 +84,7 @@ class PeerSimpleGLA(_FlaAttention):
         if self.backend == "triton":
             kernels = importlib.import_module("fla.ops.simple_gla")
             return kernels.chunk_simple_gla(*inputs_in_its_layout, g_gamma=decays)[0].transpose(1, 2)
-        operations = load_operations("peer_simple_gla", "simple_gla")
+        operations = load_fla_operations("peer_simple_gla", "simple_gla")
         arguments = (*inputs_in_its_layout, decays.expand(batch, n, heads))
         options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
         out, _ = getattr(operations, f"naive_{self.form}_simple_gla")(*arguments, **options.get(self.form, {}))
@@ -132,11 +107,11 @@ class PeerFlaLinear(_FlaAttention):
     """
 
     declared = replace(CAUSAL, normalised=True)
-    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16), "triton": KERNEL_DTYPES}
+    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16), "triton": FLA_DTYPES}
 
     def __init__(self) -> None:
         super().__init__()
-        load_operations("peer_fla_linear", "linear_attn")
+        load_fla_operations("peer_fla_linear", "linear_attn")
 
     @property
     def growth(self) -> Growth:
@@ -159,5 +134,5 @@ class PeerFlaLinear(_FlaAttention):
             return kernels.chunk_linear_attn(*arguments, normalize=True)[0].transpose(1, 2)
         if missing := -n % CHUNK_SIZE:
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
-        out = load_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)
+        out = load_fla_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)
         return out[:, :n].transpose(1, 2)

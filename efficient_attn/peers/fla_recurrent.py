@@ -22,9 +22,9 @@ from ..variants.recurrent.gated_delta_net import GatedDeltaNet
 from ..variants.recurrent.gla import GLA
 from ..variants.recurrent.kda import KDA
 from ..variants.recurrent.recurrent_state import RecurrentAttention
-from .fla import CHUNK_SIZE, KERNEL_DTYPES, load_operations
-from .hosting import LibraryAttention
+from .hosting import FLA_DTYPES, LibraryAttention, load_fla_operations
 
+CHUNK_SIZE = 64  # positions a chunk
 Form = Literal["chunk", "recurrent"]
 
 
@@ -44,7 +44,7 @@ class _PeerRecurrent(LibraryAttention):
 
     counterpart: ClassVar[Callable[..., RecurrentAttention]]
     forms: ClassVar[_Forms]
-    only_dtypes: ClassVar = {"library": KERNEL_DTYPES}
+    only_dtypes: ClassVar = {"library": FLA_DTYPES}
 
     def __init__(self, *, form: Form = "chunk", dims: Dims = Dims()) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _PeerRecurrent(LibraryAttention):
         self.form = form
         self._defined = partial(self.counterpart, dims=dims)() if _takes_dims(self.counterpart) else self.counterpart()
         self._traits = replace(self._defined.traits, cross=False, padding=False, decode=False, grouped=False)
-        load_operations(f"peer of {self.forms.operation}", self.forms.operation)  # reports a missing library now
+        load_fla_operations(f"peer of {self.forms.operation}", self.forms.operation)  # reports a missing library now
 
     @property
     def traits(self) -> Traits:
@@ -80,7 +80,7 @@ class _PeerRecurrent(LibraryAttention):
             tensors = {name: _pad(x, missing) for name, x in tensors.items()}
         if not forms.head_first:
             tensors = {name: x.transpose(1, 2) for name, x in tensors.items()}
-        operations: Any = load_operations(f"peer of {forms.operation}", forms.operation)
+        operations: Any = load_fla_operations(f"peer of {forms.operation}", forms.operation)
         arguments = [tensors[name] for name in ("q", "k", "v", *forms.gates)]
         options = {"chunk_size": CHUNK_SIZE} if self.form == "chunk" else {}
         out, _ = getattr(operations, forms.names[self.form])(*arguments, **options)

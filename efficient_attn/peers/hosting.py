@@ -1,8 +1,12 @@
 """Import and run layers of other libraries: given tensors replace projections, and random numbers use our seeds."""
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +19,7 @@ from ..patterns import Geometry, Pattern
 from ..variants.sparse.sparse_attention import attend_pattern
 
 SPARSE_GROWTH = "O(N P), P keys a query", "O(N P): all weights are written to memory"
+FLA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of its kernels
 COPIES = 3  # of what a library stores, in training: with gradients
 
 
@@ -65,6 +70,27 @@ def import_library(peer: str, package: str, module: str) -> Any:
 def make_missing_error(peer: str, package: str) -> UsageError:
     """The error for a peer whose library is not installed."""
     return UsageError(f"{peer} needs the package {package}: pip install 'efficient-attn[peers]'")
+
+
+@cache
+def load_fla_operations(peer: str, operation: str) -> ModuleType:
+    """The plain forms of an operation; not stored on instances, because functions of such a file cannot be pickled.
+
+    Raises `UsageError` with the installation command if the file, or one of its imports, is missing.
+    """
+    package_spec = importlib.util.find_spec("fla")  # finding a top-level package runs none of its code
+    folders = (package_spec and package_spec.submodule_search_locations) or ()
+    paths = (Path(folder, "ops", operation, "naive.py") for folder in folders)
+    path = next(filter(Path.is_file, paths), None)
+    spec = path and importlib.util.spec_from_file_location(f"fla.ops.{operation}.naive", path)
+    if not spec or not spec.loader:
+        raise make_missing_error(peer, "fla-core")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise make_missing_error(peer, "fla-core") from error
+    return module
 
 
 class FixedOutput(nn.Module):

@@ -25,9 +25,9 @@ MIN_LOGS = {torch.float32: -16.0, torch.float64: -160.0}
 
 
 class NoDecay:
-    """Chunks without decays. masked: whether weights of later keys are zero already."""
+    """Chunks without decays."""
 
-    masked = False
+    masked = False  # whether weights of later keys are zero already
 
     def weigh_pairs(self, rows: Tensor, keys: Tensor) -> Tensor:
         """W, whose columns of later keys are not defined."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..custom_ops import make_op, set_signature
-from .recurrence import cut, run, run_backward
+from .passes import cut, run, run_backward
 from .stretch import Inputs
 
 

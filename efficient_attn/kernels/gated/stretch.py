@@ -20,7 +20,7 @@ class Inputs(NamedTuple):
     b: Tensor | None
 
 
-class Stretch(NamedTuple):
+class Chunks(NamedTuple):
     """The chunks of a stretch, in the dtype of the state, with queries over sqrt(D). local_u: T diag(b) V, or V. reads:
     T diag(b) K, whose product with the state is subtracted from it. writes: K up to the chunk's end."""
 
@@ -37,19 +37,19 @@ class Stretch(NamedTuple):
     writes: Tensor  # [n, c, D]
 
 
-def prepare(inputs: Inputs, rows: slice, size: int) -> Stretch:
+def prepare(inputs: Inputs, rows: slice, size: int) -> Chunks:
     """All of a stretch that does not depend on the state."""
     q = fold(inputs.q.transpose(1, 2), rows, size) * inputs.q.shape[3] ** -0.5
     k, v = fold(inputs.k, rows, size), fold(inputs.v, rows, size)
     decay = make_decay(None if inputs.g is None else fold(inputs.g, rows, size))
     if inputs.b is None:
         pairs = _weigh_queries(decay, q, k)
-        return Stretch(q, k, v, None, decay, pairs, None, None, v, None, decay.to_end(k))
+        return Chunks(q, k, v, None, decay, pairs, None, None, v, None, decay.to_end(k))
     b = fold(inputs.b[..., None], rows, size)
     pairs, key_pairs = _weigh_queries(decay, q, k), decay.weigh_pairs(k[:, :, None], k)[:, :, 0].tril(-1)
     inverse = invert(key_pairs * b)
     scaled = inverse * b.mT  # T diag(b)
-    return Stretch(
+    return Chunks(
         q, k, v, b, decay, pairs, key_pairs, inverse, scaled @ v, scaled @ decay.from_start(k), decay.to_end(k)
     )
 
@@ -66,7 +66,7 @@ def invert(lower: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(lower, identity, upper=False, unitriangular=True)
 
 
-def recur(stretch: Stretch, state: Tensor) -> tuple[Tensor, Tensor]:
+def recur(stretch: Chunks, state: Tensor) -> tuple[Tensor, Tensor]:
     """States ``[Bh, C + 1, D, E]`` before each chunk and after the last, and u ``[n, c, E]``."""
     heads = len(state)
     u, writes = _by_chunk(stretch.local_u, heads), _by_chunk(stretch.writes, heads)
@@ -86,14 +86,14 @@ def recur(stretch: Stretch, state: Tensor) -> tuple[Tensor, Tensor]:
     return states, u.flatten(0, 1)
 
 
-def attend(stretch: Stretch, states: Tensor, u: Tensor) -> Tensor:
+def attend(stretch: Chunks, states: Tensor, u: Tensor) -> Tensor:
     """Outputs ``[n, c, G, E]``, from what `recur` returned."""
     out = stretch.pairs.flatten(1, 2) @ u
     return out.baddbmm_(_decayed_queries(stretch), _fold_states(states[:, :-1])).unflatten(1, stretch.q.shape[1:3])
 
 
 def backward(
-    stretch: Stretch, grad: Tensor, start: Tensor, grad_state: Tensor
+    stretch: Chunks, grad: Tensor, start: Tensor, grad_state: Tensor
 ) -> tuple[tuple[Tensor | None, ...], Tensor]:
     """Gradients by q, k, v, g and b of chunks, and by the state before the stretch. grad: ``[n, c, G, E]``."""
     heads = len(start)
@@ -118,7 +118,7 @@ def backward(
 
 
 def _backward_chunks(
-    stretch: Stretch, flat: Tensor, u: Tensor, grad_u: Tensor, before: Tensor, after: Tensor
+    stretch: Chunks, flat: Tensor, u: Tensor, grad_u: Tensor, before: Tensor, after: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients by q, k, v, g and b, from those by outputs ``[n, c G, E]``, by u, and by states after chunks."""
     q, k, decay = stretch.q, stretch.k, stretch.decay
@@ -147,7 +147,7 @@ def _backward_chunks(
 
 
 def _log_decay_gradient(
-    stretch: Stretch,
+    stretch: Chunks,
     grad_q: Tensor,
     grad_k_rows: Tensor | None,
     grad_k: Tensor,
@@ -170,12 +170,12 @@ def _log_decay_gradient(
     return grad_sums.flip(1).cumsum(1).flip(1)
 
 
-def _decayed_queries(stretch: Stretch) -> Tensor:
+def _decayed_queries(stretch: Chunks) -> Tensor:
     """``[n, c G, D]``."""
     return stretch.decay.from_start(stretch.q).flatten(1, 2)
 
 
-def _decay_steps(stretch: Stretch, heads: int, count: int) -> list[Any]:
+def _decay_steps(stretch: Chunks, heads: int, count: int) -> list[Any]:
     """For each chunk, a function that applies its decay to states ``[Bh, D, E]``."""
     starts = getattr(stretch.decay, "starts", None)
     if starts is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...contract import Attention, Growth, Input, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, blank_before_start, preallocate
 from ...kernels.dense import expand_heads, masked_softmax, widen
-from ...kernels.softmax import forgetting
+from ...kernels.softmax import forget_gates
 from ...patterns.pair_counts import count_possible_pairs
 
 GATE_OFFSET = 4.0  # gates of layers and samples begin at sigmoid(4), .98: the decay of a few hundred positions
@@ -81,7 +81,7 @@ class Forgetting(Attention):
         return (masked_softmax(scores, allowed) @ widen(expand_heads(v, heads))).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return forgetting.attend(q, k, v, self._sum_gates(inputs["log_forget"]), mask)
+        return forget_gates.attend(q, k, v, self._sum_gates(inputs["log_forget"]), mask)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> ForgettingCache:
         sizes = self.dims.cache_sizes(batch, self.kv_heads)
@@ -98,7 +98,7 @@ class Forgetting(Attention):
     ) -> tuple[Tensor, ForgettingCache]:
         state = state.append_gates(k, v, inputs["log_forget"])
         assert state.sums is not None
-        return forgetting.attend(q, *state.filled(), state.sums[..., : state.length], state.mask), state
+        return forget_gates.attend(q, *state.filled(), state.sums[..., : state.length], state.mask), state
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
         return state.append_gates(k, require_values(v), inputs["log_forget"])

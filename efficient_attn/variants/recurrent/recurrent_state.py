@@ -13,7 +13,7 @@ from ...kernels.custom_ops import have_numbers
 from ...kernels.dense import expand_heads, widen
 from ...kernels.derivatives import wants_gradient
 from ...kernels.gated import recurrence
-from ...kernels.gated.recurrence import CHUNK
+from ...kernels.gated.passes import CHUNK, STRETCH_ELEMENTS
 from ...kernels.gated.stretch import Inputs
 
 GATED = Traits(bidirectional=False, normalised=False, positional=True)
@@ -83,7 +83,7 @@ class RecurrentAttention(Attention):
         if self.backend == "dense":
             return size
         states = shape.batch * shape.kv_heads * shape.head_dim * shape.value_dim * itemsize
-        stretch = min(shape.m * shape.batch * shape.kv_heads * shape.head_dim, recurrence.STRETCH_ELEMENTS) * itemsize
+        stretch = min(shape.m * shape.batch * shape.kv_heads * shape.head_dim, STRETCH_ELEMENTS) * itemsize
         return max(size, (4 if training else 2) * states) + (16 if training else 8) * stretch
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:

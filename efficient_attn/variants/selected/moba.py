@@ -84,11 +84,11 @@ class MoBA(SelectedAttention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m, heads = q.shape[2], k.shape[2], q.shape[1]
-        own = mask.positions(n, m, device=q.device).div(self.block, rounding_mode="floor")
+        own_block = mask.positions(n, m, device=q.device).div(self.block, rounding_mode="floor")
         means = BlockMeans.of(k.repeat_interleave(heads // k.shape[1], 1), self.block, mask.key_valid(m))
-        order, exists = rank_blocks(q, means, own, self.topk - 1)
+        order, exists = rank_blocks(q, means, own_block, self.topk - 1)
         number = torch.arange(-(-m // self.block), device=q.device)
-        selection = (number == own[:, None]) | ((order[..., None] == number) & exists[..., None]).any(-2)
+        selection = (number == own_block[:, None]) | ((order[..., None] == number) & exists[..., None]).any(-2)
         return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & spread_blocks(selection, self.block, m))
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:

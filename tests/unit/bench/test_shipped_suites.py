@@ -174,6 +174,7 @@ WITH_FIDELITY = sorted(
     set(list_suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "hybrid", "hybrid_long", "complexity", "encoder"}
     - {"fidelity_long"}  # it times nothing
+    - {"recurrent"}  # gates have to be trained
     - {"gpu_speed"}  # kernels by name, and mechanisms of other suites
     - {"ci"}  # it compares times of two revisions
     - {"pretrained"}  # swap_long measures the quality of its specs

@@ -19,7 +19,12 @@ CAUSAL_ONLY = tuple(
     n for n in CAUSAL if not ea.create(n, dims=ea.Dims(heads=4, head_dim=4, max_len=32)).traits.bidirectional
 )
 CROSS = [
-    *(name for name in ea.names() if name not in (*CAUSAL_ONLY, "vertical_slash", "nystromformer", "reformer")),
+    *(
+        name
+        for name in ea.names()
+        if name not in (*CAUSAL_ONLY, "vertical_slash", "nystromformer", "reformer", "sigmoid")
+    ),
+    "sigmoid:length=8",  # without a length its bias counts padded keys as well
     *("sliding_window:window=1", "luong_local:window=1", "longformer:window=1:n_global=1", "strided:stride=3"),
 ]
 
@@ -173,6 +178,25 @@ def test_equal_configs_give_equal_models_and_keep_torchs_rng_state() -> None:
     other.load_state_dict(first.state_dict())
     tokens = torch.randint(11, (1, 9))
     assert torch.equal(first(tokens), other(tokens))
+
+
+@pytest.mark.parametrize("exact", ["full", "sliding_window:window=5"])
+@pytest.mark.parametrize("recurrent", ["gated_delta_net", "kda"])
+@pytest.mark.parametrize("share", [3, 7])
+def test_hybrids_decode_as_they_read(share: int, recurrent: str, exact: str) -> None:
+    """Three or seven recurrent layers for each of exact attention: steps give the rows of the forward pass, and a
+    prefix those of the prefix."""
+    config = Config(**SIZES | {"layers": share + 1}, attention=(recurrent,) * share + (exact,), positions=None)
+    assert [spec.partition(":")[0] for spec in config.specs].count(recurrent) == share
+    model: Any = randomise(Decoder(config, vocab=11))
+    tokens = torch.randint(11, (2, 20))
+    want, state = model(tokens), model.init_state(2)
+    rows = []
+    for part in tokens.split((7, 1, 1, 11), 1):
+        logits, state = model.step(part, state)
+        rows.append(logits)
+    torch.testing.assert_close(torch.cat(rows, 1), want, rtol=0, atol=1e-9)
+    torch.testing.assert_close(model(tokens[:, :9]), want[:, :9], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("cross", CROSS)

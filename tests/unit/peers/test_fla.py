@@ -13,6 +13,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.bench.measuring.samples import verify_workload
 from efficient_attn.bench.measuring.workload import Workload
+from efficient_attn.peers.hosting import load_fla_operations
 from efficient_attn.testing import CHECKS, Check, Subject, run_check
 
 CAUSAL = ea.Mask(causal=True)
@@ -143,6 +144,7 @@ def test_only_the_file_is_executed(spec: str, monkeypatch: pytest.MonkeyPatch) -
 def test_a_missing_library_is_reported_with_the_command_to_install_it(
     peer: str, absent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    load_fla_operations.cache_clear()
     monkeypatch.setitem(sys.modules, absent, None)  # what is None there cannot be imported
     with pytest.raises(
         ea.UsageError, match=rf"^{peer} needs the package fla-core: pip install 'efficient-attn\[peers\]'$"

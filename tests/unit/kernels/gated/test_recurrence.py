@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from efficient_attn.kernels.gated import recurrence
-from efficient_attn.kernels.gated.recurrence import cut, scan, step
+from efficient_attn.kernels.gated import passes
+from efficient_attn.kernels.gated.passes import cut
+from efficient_attn.kernels.gated.recurrence import scan, step
 from efficient_attn.kernels.gated.stretch import Inputs, invert
 
 WIDTH, COLUMNS = 5, 3
@@ -73,7 +74,7 @@ def test_chunks_equal_the_definition(kind: tuple[int | None, bool], length: int,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_several_stretches_equal_the_definition(kind: tuple[int | None, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrence, "MAX_STRETCH", 128)
+    monkeypatch.setattr(passes, "MAX_STRETCH", 128)
     inputs, state = draw(2 * 128 + 64 + 9, kind)
     assert len(cut(inputs)[1]) == 4
     assert_equal(inputs, state)
