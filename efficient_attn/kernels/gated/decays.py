@@ -61,10 +61,11 @@ class _HeadDecay(NoDecay):
 
     @cached_property
     def pairs(self) -> Tensor:
-        """``[n, c, 1, c]``, zero for later keys."""
-        logs = self.sums - self.sums.mT
-        later = torch.ones_like(logs[:1], dtype=torch.bool).triu_(1)
-        return logs.masked_fill_(later, float("-inf")).to(self.dtype).exp_()[:, :, None]
+        """``[n, c, 1, c]``, zero for later keys. Large sums differ by little: what rounding takes from them is added."""
+        high = self.sums.to(self.dtype)
+        low = (self.sums - high).to(self.dtype)
+        logs = (high - high.mT).add_(low).sub_(low.mT)
+        return logs.exp_().tril_()[:, :, None]
 
     @cached_property
     def starts(self) -> Tensor:

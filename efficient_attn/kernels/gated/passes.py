@@ -10,13 +10,13 @@ from .stretch import Inputs, fold, unfold
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the recurrence more, the shorter
 STRETCH_ELEMENTS = 2**18  # of keys in a stretch: more would not stay in the cache
-MAX_STRETCH = 4096  # positions
+MAX_STRETCH = 1024  # positions
 
 
 def run(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, the last state, and the states ``[stretches, Bh, D, E]`` before each stretch."""
     q, v = inputs.q, inputs.v
-    heads, stretches = cut(inputs)
+    scale, (heads, stretches) = q.shape[3] ** -0.5, cut(inputs)
     out, end = q.new_empty(*q.shape[:3], v.shape[2]), torch.empty_like(state)
     starts = state.new_empty(len(stretches), *state.shape)
     for lanes in heads:
@@ -26,7 +26,8 @@ def run(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             part = stretch.prepare(some, rows, size)
             states, u = stretch.recur(part, lane_state)
             lane_state = states[:, -1]
-            out[lanes, :, rows] = unfold(stretch.attend(part, states, u), len(lane_state), rows).transpose(1, 2)
+            part_out = unfold(stretch.attend(part, states, u), len(lane_state), rows).transpose(1, 2)
+            out[lanes, :, rows] = part_out.mul_(scale)
         end[lanes] = lane_state
     return out, end, starts
 
@@ -36,16 +37,17 @@ def run_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor]:
     """Gradients by q, k, v, g, b and the first state."""
     grads = Inputs(*(None if x is None else x.new_empty(x.shape) for x in inputs))  # pyright: ignore[reportArgumentType]
+    scale = inputs.q.shape[3] ** -0.5
     grad_start, (heads, stretches) = torch.empty_like(grad_end), cut(inputs)
     for lanes in heads:
         some, some_grads, grad_state = _select_heads(inputs, lanes), _select_heads(grads, lanes), grad_end[lanes]
         for (rows, size), start in zip(reversed(stretches), starts[:, lanes].flip(0), strict=True):
-            grad_rows = fold(grad[lanes].transpose(1, 2), rows, size)
+            grad_rows = fold(grad[lanes].transpose(1, 2), rows, size) * scale
             part = stretch.prepare(some, rows, size)
             part_grads, grad_state = stretch.backward(part, grad_rows, start, grad_state)
             grad_q, *key_grads = (None if x is None else unfold(x, len(start), rows) for x in part_grads)
             assert grad_q is not None
-            some_grads.q[:, :, rows] = grad_q.transpose(1, 2).mul(grad_q.shape[3] ** -0.5)
+            some_grads.q[:, :, rows] = grad_q.transpose(1, 2)
             for x, gradient in zip(some_grads[1:], key_grads, strict=True):
                 if x is not None and gradient is not None:
                     x[:, rows] = gradient.view(x[:, rows].shape)
@@ -58,7 +60,7 @@ def cut(inputs: Inputs) -> tuple[list[slice], list[tuple[slice, int]]]:
     each of these stretches of whole chunks, and the rest of the positions as a chunk of its own; each with its chunk
     size."""
     count, length, width = inputs.k.shape
-    lanes = min(max(STRETCH_ELEMENTS // (length * width), torch.get_num_threads()), count)
+    lanes = min(max(STRETCH_ELEMENTS // (min(length, MAX_STRETCH) * width), torch.get_num_threads()), count)
     size = min(max(STRETCH_ELEMENTS // (lanes * width * CHUNK), 1) * CHUNK, MAX_STRETCH)
     whole = length // CHUNK * CHUNK
     stretches = [(rows, CHUNK) for rows in cut_range(whole, size)]

@@ -21,7 +21,7 @@ class Inputs(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """The chunks of a stretch, in the dtype of the state, with queries over sqrt(D). local_u: T diag(b) V, or V. reads:
+    """The chunks of a stretch, in the dtype of the state. local_u: T diag(b) V, or V. reads:
     T diag(b) K, whose product with the state is subtracted from it. writes: K up to the chunk's end."""
 
     q: Tensor  # [n, c, G, D]
@@ -39,8 +39,7 @@ class Chunks(NamedTuple):
 
 def prepare(inputs: Inputs, rows: slice, size: int) -> Chunks:
     """All of a stretch that does not depend on the state."""
-    q = fold(inputs.q.transpose(1, 2), rows, size) * inputs.q.shape[3] ** -0.5
-    k, v = fold(inputs.k, rows, size), fold(inputs.v, rows, size)
+    q, k, v = (fold(x, rows, size) for x in (inputs.q.transpose(1, 2), inputs.k, inputs.v))
     decay = make_decay(None if inputs.g is None else fold(inputs.g, rows, size))
     if inputs.b is None:
         pairs = _weigh_queries(decay, q, k)

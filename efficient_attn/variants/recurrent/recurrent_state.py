@@ -187,7 +187,7 @@ class RecurrentAttention(Attention):
 def normalise(k: Tensor) -> Tensor:
     """Keys of unit norm, in float32 or wider, and zero where a key is zero."""
     wide = widen(k)
-    return wide / wide.norm(dim=-1, keepdim=True).clamp(min=MIN_NORM)
+    return wide * wide.norm(dim=-1, keepdim=True).clamp(min=MIN_NORM).reciprocal()
 
 
 def require_head_dim(name: str, dims: Dims) -> int:

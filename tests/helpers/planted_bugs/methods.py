@@ -272,7 +272,9 @@ def no_past(subject: Subject) -> str | None:
     """Whether the second position does not see the first."""
     shape = subject.shape(2)
     attn, call = subject.oracle(shape), subject.draw(shape, mask=Mask(causal=True))
-    first = call.change(lambda x: torch.cat([x[:, :, :1] + 1, x[:, :, 1:]], 2), "key")
+    # further inputs may have a range
+    moved = {n: torch.cat([x[:, :, :1] + 1, x[:, :, 1:]], 2) for n, x in call.tensors.items() if n in ("k", "v")}
+    first = call.with_(**moved)
     same = torch.equal(first.run(attn)[:, :, 1], call.run(attn)[:, :, 1])
     return "positions do not see earlier ones" if same else None
 
