@@ -61,7 +61,7 @@ class _HeadDecay(NoDecay):
 
     @cached_property
     def pairs(self) -> Tensor:
-        """``[n, c, 1, c]``, zero for later keys. Large sums differ by little: what rounding takes from them is added."""
+        """``[n, c, 1, c]``, zero for later keys. What rounding takes from large sums is added."""
         high = self.sums.to(self.dtype)
         low = (self.sums - high).to(self.dtype)
         logs = (high - high.mT).add_(low).sub_(low.mT)
