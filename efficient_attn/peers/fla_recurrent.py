@@ -33,6 +33,7 @@ class _Forms:
     """The functions of an operation by form; head_first: whether its tensors are ``[B, H, N, ...]``, not ``[B, N, H,
     ...]``. gates: the names of its gates in the order of its arguments."""
 
+    peer: str
     operation: str
     names: dict[str, str]
     gates: tuple[str, ...]
@@ -50,11 +51,11 @@ class _PeerRecurrent(LibraryAttention):
         super().__init__()
         if form not in self.forms.names:
             available = " and ".join(self.forms.names)
-            raise UnsupportedError(f"peer of {self.forms.operation}: the library has the form {available}, not {form}")
+            raise UnsupportedError(f"{self.forms.peer}: the library has the form {available}, not {form}")
         self.form = form
         self._defined = partial(self.counterpart, dims=dims)() if _takes_dims(self.counterpart) else self.counterpart()
         self._traits = replace(self._defined.traits, cross=False, padding=False, decode=False, grouped=False)
-        load_fla_operations(f"peer of {self.forms.operation}", self.forms.operation)  # reports a missing library now
+        load_fla_operations(self.forms.peer, self.forms.operation)  # reports a missing library now
 
     @property
     def traits(self) -> Traits:
@@ -80,7 +81,7 @@ class _PeerRecurrent(LibraryAttention):
             tensors = {name: _pad(x, missing) for name, x in tensors.items()}
         if not forms.head_first:
             tensors = {name: x.transpose(1, 2) for name, x in tensors.items()}
-        operations: Any = load_fla_operations(f"peer of {forms.operation}", forms.operation)
+        operations: Any = load_fla_operations(forms.peer, forms.operation)
         arguments = [tensors[name] for name in ("q", "k", "v", *forms.gates)]
         options = {"chunk_size": CHUNK_SIZE} if self.form == "chunk" else {}
         out, _ = getattr(operations, forms.names[self.form])(*arguments, **options)
@@ -101,7 +102,7 @@ class PeerGLA(_PeerRecurrent):
     """flash-linear-attention's naive gated linear attention, ``form="recurrent"`` only: compare it with `gla`."""
 
     counterpart: ClassVar = GLA
-    forms: ClassVar = _Forms("gla", {"recurrent": "naive_recurrent_gla"}, ("log_decay",))
+    forms: ClassVar = _Forms("peer_gla", "gla", {"recurrent": "naive_recurrent_gla"}, ("log_decay",))
 
     def __init__(self, *, form: Form = "recurrent", dims: Dims = Dims()) -> None:
         super().__init__(form=form, dims=dims)
@@ -113,6 +114,7 @@ class PeerDeltaRule(_PeerRecurrent):
 
     counterpart: ClassVar = DeltaNet
     forms: ClassVar = _Forms(
+        "peer_delta_rule",
         "delta_rule",
         {"chunk": "delta_rule_chunkwise", "recurrent": "delta_rule_recurrence"},
         ("beta",),
@@ -125,7 +127,7 @@ class PeerGatedDeltaRule(_PeerRecurrent):
     """flash-linear-attention's naive gated delta rule in chunks: compare it with `gated_delta_net`."""
 
     counterpart: ClassVar = GatedDeltaNet
-    forms: ClassVar = _Forms("gated_delta_rule", {"chunk": "naive_chunk_gated_delta_rule"}, ("log_decay", "beta"))
+    forms: ClassVar = _Forms("peer_gated_delta_rule", "gated_delta_rule", {"chunk": "naive_chunk_gated_delta_rule"}, ("log_decay", "beta"))
 
 
 @register("peer_kda", family="recurrent")
@@ -134,5 +136,6 @@ class PeerKDA(_PeerRecurrent):
 
     counterpart: ClassVar = KDA
     forms: ClassVar = _Forms(
+        "peer_kda",
         "kda", {"chunk": "naive_chunk_kda", "recurrent": "naive_recurrent_kda"}, ("log_decay", "beta")
     )

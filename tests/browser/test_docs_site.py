@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return docs_site.build(tmp_path_factory)
 
 
-@pytest.mark.sampled(3, together="docs_site.site")
+@pytest.mark.sampled(5, together="docs_site.site")
 @pytest.mark.parametrize(("width", "scheme"), SETTINGS)
 def test_pages_load_nothing_from_elsewhere_and_fit(
     browser: sync_api.Browser, site: Path, width: int, scheme: str
@@ -47,7 +47,7 @@ def test_pages_load_nothing_from_elsewhere_and_fit(
     context.close()
 
 
-@pytest.mark.sampled(3, together="docs_site.site")
+@pytest.mark.sampled(5, together="docs_site.site")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: sync_api.Browser, site: Path, scheme: str) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_axe_finds_nothing_serious(browser: sync_api.Browser, site: Path, scheme
     context.close()
 
 
-@pytest.mark.sampled(3, together="docs_site.site")
+@pytest.mark.sampled(5, together="docs_site.site")
 def test_search_works_from_the_disk(browser: sync_api.Browser, site: Path) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
@@ -80,7 +80,7 @@ def test_search_works_from_the_disk(browser: sync_api.Browser, site: Path) -> No
     context.close()
 
 
-@pytest.mark.sampled(3, together="docs_site.site")
+@pytest.mark.sampled(5, together="docs_site.site")
 def test_a_mechanism_shows_its_formula_and_pattern(browser: sync_api.Browser, site: Path) -> None:
     page = browser.new_page()
     page.goto((site / "reference/mechanisms/bigbird.html").as_uri())

@@ -76,7 +76,7 @@ def _read_names(page: sync_api.Page) -> list[str]:
     return page.locator("#rows th").evaluate_all("all => all.map(it => it.textContent)")
 
 
-@pytest.mark.sampled(3, together="site.evil")
+@pytest.mark.sampled(5, together="site.evil")
 def test_200_hostile_names_run_no_scripts_and_make_no_requests(browser: sync_api.Browser, evil: Path) -> None:
     assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()
@@ -204,7 +204,7 @@ def test_the_static_answer_equals_that_of_the_script(browser: sync_api.Browser, 
     page.close()
 
 
-@pytest.mark.sampled(3, together="site.large")
+@pytest.mark.sampled(5, together="site.large")
 def test_the_leaderboard_sorts_filters_and_pages(browser: sync_api.Browser, large: Path) -> None:
     blocks = list(large.glob("leaderboard-*.js"))
     assert len(blocks) > 4
@@ -243,7 +243,7 @@ def test_the_leaderboard_sorts_filters_and_pages(browser: sync_api.Browser, larg
     again.close()
 
 
-@pytest.mark.sampled(3, together="site.large")
+@pytest.mark.sampled(5, together="site.large")
 def test_a_missing_block_is_reported(browser: sync_api.Browser, large: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(large, tmp_path / "copy"))
     for path in copy.glob("leaderboard-*.js"):

@@ -62,7 +62,7 @@ def is_shown(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 @pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
 def test_terminal_output_contains_only_printable_text(folder: Path, arguments: tuple[str, ...]) -> None:
     before = {*folder.parent.rglob("*")}
@@ -86,14 +86,14 @@ def check_markdown(text: str) -> None:
     assert {link for link in links if not link.startswith(("plots/", "#"))} <= {"rows.csv", "report.html"}
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 def test_the_markdown_page_escapes_markup(folder: Path) -> None:
     text = (folder / NAME / "report.md").read_text()
     check_markdown(text)
     assert is_shown(text)
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 def test_no_cell_of_the_table_is_a_formula(folder: Path) -> None:
     table = list(csv.reader(io.StringIO((folder / NAME / "rows.csv").read_text())))
     assert len(table) == 601
@@ -116,7 +116,7 @@ class Page(HTMLParser):
         self.handlers |= {name for name, _ in attrs if name.startswith("on")}
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 def test_the_page_has_one_script_and_no_external_resources(folder: Path) -> None:
     found = Page((folder / NAME / "report.html").read_text())
     assert found.scripts == 1
@@ -124,7 +124,7 @@ def test_the_page_has_one_script_and_no_external_resources(folder: Path) -> None
     assert {link for link in found.links if not link.startswith("#")} <= {"rows.csv", "report.md", "data:,"}
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 def test_pictures_contain_no_scripts_or_links(folder: Path) -> None:
     drawn = [*folder.glob("*.svg"), *(folder / NAME / "plots").glob("*.svg")]
     assert len(drawn) > 5
@@ -137,7 +137,7 @@ def test_pictures_contain_no_scripts_or_links(folder: Path) -> None:
         assert all(link.startswith("#") for link in links)
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 def test_latex_contains_only_known_commands(folder: Path) -> None:
     ours = {"begin", "end", "centering", "small", "caption", "label", "toprule", "midrule", "bottomrule", "scriptsize"}
     ours |= {
@@ -161,7 +161,7 @@ def test_latex_contains_only_known_commands(folder: Path) -> None:
         assert re.findall(r"(?<!\\)[%#$^~]", body.replace(r"\\", "")) == []
 
 
-@pytest.mark.sampled(3, together="cli_hostile.folder")
+@pytest.mark.sampled(5, together="cli_hostile.folder")
 def test_exports_are_json(folder: Path) -> None:
     for form in ("pytest-benchmark", "github-action"):
         assert json.loads((folder / f"{form}.json").read_text())

@@ -88,7 +88,7 @@ def rows(run_rows: pd.DataFrame) -> pd.DataFrame:
     return run_rows[run_rows["mode"] == "forward"].set_index(["variant", "seq_len"])
 
 
-@pytest.mark.sampled(3, together="faults_adversaries.rows")
+@pytest.mark.sampled(6, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", REASONS)
 def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) -> None:
     # the drawn call of each of four rounds may be one that it computes, once in 16 times
@@ -100,7 +100,7 @@ def test_an_adversary_is_invalid_and_has_no_time(name: str, rows: pd.DataFrame) 
         assert re.search(REASONS[name], row.reason)
 
 
-@pytest.mark.sampled(3, together="faults_adversaries.rows")
+@pytest.mark.sampled(6, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_correct_adversary_gains_and_hides_nothing(name: str, run_rows: pd.DataFrame, tmp_path: Path) -> None:
     """On a busy machine two medians of four rounds may differ by chance: one that gains is measured again, alone."""
@@ -110,7 +110,7 @@ def test_a_correct_adversary_gains_and_hides_nothing(name: str, run_rows: pd.Dat
     assert is_found(name, run_rows)
 
 
-@pytest.mark.sampled(3, together="faults_adversaries.rows")
+@pytest.mark.sampled(6, together="faults_adversaries.rows")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_honest_counterpart_is_measured(name: str, run_rows: pd.DataFrame) -> None:
     rows = run_rows[run_rows.variant == f"zz_honest_{name}"]
@@ -121,7 +121,7 @@ def test_the_honest_counterpart_is_measured(name: str, run_rows: pd.DataFrame) -
         assert row.gate_len == row.seq_len
 
 
-@pytest.mark.sampled(3, together="faults_adversaries.rows")
+@pytest.mark.sampled(6, together="faults_adversaries.rows")
 @pytest.mark.parametrize("length", [SHORT, LONG])
 def test_the_baseline_is_measured_with_its_kernels(length: int, rows: pd.DataFrame) -> None:
     baseline = rows.loc[("full", length)]

@@ -46,6 +46,13 @@ OPTIONS = (
     "performer:n_features=40:kind=relu:orthogonal=false",
     "random_feature:gated=true",
     "retention:normalised=true",
+    "lightning:share=0.25",
+    "delta_net:beta_max=2",
+    "delta_product:n=1",
+    "delta_product:n=3",
+    "differential:l0=0.3:norm=false",
+    "sigmoid:length=300",
+    "moba:block=8:topk=3",
     "linformer:rank=7:share=heads",
     "linformer:rank=16:share=none",
     "nystromformer:n_landmarks=8",
@@ -68,10 +75,10 @@ def _mark(spec: str, *share: object) -> object:
 def _share(spec: str) -> int:
     """The share of conformance tests run for a spec: large for one of each family, small for options."""
     if spec in SAMPLE:
-        return 8
-    return 80 if spec in (*OPTIONS, *NATIVE, *SLOW) else 24
+        return 10
+    return 80 if spec in (*OPTIONS, *NATIVE, *SLOW) else 40
 
 
 # a group for each spec, so that every spec runs in every sample
 MARKED = [_mark(spec, _share(spec), spec) for spec in SPECS]
-SAMPLED = [_mark(spec, *[10] * (spec not in SAMPLE)) for spec in SPECS]
+SAMPLED = [_mark(spec, *[15] * (spec not in SAMPLE)) for spec in SPECS]

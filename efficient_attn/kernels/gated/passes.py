@@ -58,10 +58,10 @@ def run_backward(
 def cut(inputs: Inputs) -> tuple[list[slice], list[tuple[slice, int]]]:
     """Heads to process together, as few as keep all threads busy, so that more positions are and need no copies. For
     each of these stretches of whole chunks, and the rest of the positions as a chunk of its own; each with its chunk
-    size."""
+    size. Compiled code relies on the number of stretches, which must not depend on threads."""
     count, length, width = inputs.k.shape
-    lanes = min(max(STRETCH_ELEMENTS // (min(length, MAX_STRETCH) * width), torch.get_num_threads()), count)
-    size = min(max(STRETCH_ELEMENTS // (lanes * width * CHUNK), 1) * CHUNK, MAX_STRETCH)
+    size = min(max(STRETCH_ELEMENTS // (width * CHUNK), 1) * CHUNK, MAX_STRETCH)
+    lanes = min(max(STRETCH_ELEMENTS // (min(length, size) * width), torch.get_num_threads()), count)
     whole = length // CHUNK * CHUNK
     stretches = [(rows, CHUNK) for rows in cut_range(whole, size)]
     if whole < length:
