@@ -127,7 +127,9 @@ class PeerGatedDeltaRule(_PeerRecurrent):
     """flash-linear-attention's naive gated delta rule in chunks: compare it with `gated_delta_net`."""
 
     counterpart: ClassVar = GatedDeltaNet
-    forms: ClassVar = _Forms("peer_gated_delta_rule", "gated_delta_rule", {"chunk": "naive_chunk_gated_delta_rule"}, ("log_decay", "beta"))
+    forms: ClassVar = _Forms(
+        "peer_gated_delta_rule", "gated_delta_rule", {"chunk": "naive_chunk_gated_delta_rule"}, ("log_decay", "beta")
+    )
 
 
 @register("peer_kda", family="recurrent")
@@ -136,6 +138,5 @@ class PeerKDA(_PeerRecurrent):
 
     counterpart: ClassVar = KDA
     forms: ClassVar = _Forms(
-        "peer_kda",
-        "kda", {"chunk": "naive_chunk_kda", "recurrent": "naive_recurrent_kda"}, ("log_decay", "beta")
+        "peer_kda", "kda", {"chunk": "naive_chunk_kda", "recurrent": "naive_recurrent_kda"}, ("log_decay", "beta")
     )

@@ -23,7 +23,7 @@ from .subject import Factory, Subject
 
 LEAST = Traits(
     **dict.fromkeys(("causal", "strictly_causal", "cross", "padding", "decode", "grouped"), False),
-    **dict.fromkeys(("normalised", "deterministic", "padded_as_trimmed"), False),
+    **dict.fromkeys(("normalised", "deterministic", "padded_as_trimmed", "linear_values"), False),
     positional=True,
     mixes_queries=True,
 )
@@ -37,6 +37,7 @@ STEPS: tuple[tuple[dict[str, bool], ...], ...] = (  # in order, each with declar
     ({"positional": False},),
     ({"padding": True, "padded_as_trimmed": True}, {"padding": True}),
     ({"normalised": True},),
+    ({"linear_values": True},),
     ({"grouped": True},),
     ({"decode": True},),
     ({"dropout": True},),

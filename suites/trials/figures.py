@@ -27,6 +27,7 @@ from published_tables import (
     format_markdown,
     format_timing,
     load_timings,
+    make_crossover_table,
     make_peer_table,
     make_timing_table,
 )
@@ -100,7 +101,7 @@ ADVICE = (
 def main(check: bool) -> int:
     made = {README: {"output": make_output, "figures": make_table}, GUIDE: {"answer": make_answer}}
     made[MEASURED] = {name: partial(make_timing_table, table) for name, table in TABLES.items()}
-    made[MEASURED] |= {"libraries": make_peer_table}
+    made[MEASURED] |= {"libraries": make_peer_table, "crossovers": make_crossover_table}
     different = False
     for document, makers in made.items():
         text_before = document.read_text(encoding="utf-8")

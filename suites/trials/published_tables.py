@@ -17,6 +17,8 @@ from efficient_attn.results.store import describe_older_protocol
 ROOT = Path(__file__).parents[2]
 CONFIG = {"device": "cpu", "dtype": "float32", "threads": 1, "batch": 1, "fill": "full"}  # of all tables
 HEAD_DIM = 64
+CROSSOVER_SUITES = ("quickstart", "promises", "linear", "recurrent", "decode")
+CROSSOVER_MODES = ("forward", 4), ("forward_backward", 4), ("decode", 8), ("decode", 4)  # with their numbers of heads
 PEER_SUITES = ("sparse_peers", "linear_peers")
 # lengths between these, as libraries take multiples of a block; heads; width of a head
 PEER_SHAPES = ((1400, 1600, 32, 32), (4400, 4600, 4, 128))
@@ -124,6 +126,39 @@ def make_peer_table() -> str:
             compared = str(part).removesuffix(", causal")
             lines.append([name, compared, str(processor), *cells, _format_runs(latest, own)])
     return format_markdown(lines)
+
+
+def make_crossover_table() -> str:
+    """From which length on a causal call, a training step and a decode step are faster than exact attention."""
+    timings = load_timings()
+    timings = timings[timings["suite"].isin(CROSSOVER_SUITES) & (timings["baseline"] == "full")]
+    timings = timings[(timings["note"] == "") & timings["causal"] & (timings["head_dim"] == HEAD_DIM)]
+    timings = timings[(timings["variant"] != "full") & ~timings["variant"].str.contains(":backend=")]
+    lines = [["mechanism", "processor", "forward", "forward and backward", "decode step"], ["---"] * 5]
+    for (variant, processor), own in timings.groupby(["variant", "processor"], sort=False):
+        cells = {}
+        for mode, heads in CROSSOVER_MODES:
+            rows = own[(own["mode"] == mode) & (own["heads"] == heads)].drop_duplicates("seq_len", keep="last")
+            if mode not in cells or cells[mode] == "-":
+                cells[mode] = find_crossover(rows)
+        if set(cells.values()) != {"-"}:
+            lines.append([f"`{variant}`", str(processor), *cells.values()])
+    return format_markdown([*lines[:2], *sorted(lines[2:])])
+
+
+def find_crossover(rows: pd.DataFrame) -> str:
+    """The shortest measured length from which all intervals are above 1; as it may be faster even before, ``at most``
+    if that is the first measured one."""
+    if rows.empty:
+        return "-"
+    rows, faster_from = rows.sort_values("seq_len"), None
+    for length, low in zip(reversed(rows["seq_len"].tolist()), reversed(rows["speedup_low"].tolist()), strict=True):
+        if low <= 1:
+            break
+        faster_from = length
+    if faster_from is None:
+        return f"not up to {rows['seq_len'].max():,}"
+    return f"{'at most ' if faster_from == rows['seq_len'].min() else ''}{faster_from:,}"
 
 
 def format_markdown(lines: Sequence[Sequence[str]]) -> str:
