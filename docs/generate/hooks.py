@@ -29,6 +29,8 @@ NEEDS = {
 MARKED_NEED = re.compile(rf"^<!-- needs: ({'|'.join(NEEDS)}) -->$", re.MULTILINE)
 MARKED_FILE = re.compile(r"^<!-- file: (\S+) -->\n```(\w+)$", re.MULTILINE)
 STYLE_SHEET = ROOT / "efficient_attn/report/templates/style.css"
+VERBATIM = re.compile(r"(<(?:pre|script|textarea)\b.*?</(?:pre|script|textarea)>)", re.DOTALL)
+INDENTED_LINES = re.compile(r"\s*\n\s*")
 ROOT_RULE = re.compile(r":root \{(.*?)\}", re.DOTALL)
 
 
@@ -81,9 +83,11 @@ def on_post_build(config: Any) -> None:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the theme's search dialog, for screen readers."""
+    """Name the theme's search dialog, for screen readers, and leave out indentation, an eighth of a page."""
     dialog = 'data-md-component="search" role="dialog"'
-    return output.replace(dialog, f'{dialog} aria-label="Search"')
+    output = output.replace(dialog, f'{dialog} aria-label="Search"')
+    parts = VERBATIM.split(output)  # every second one is verbatim
+    return "".join(part if n % 2 else INDENTED_LINES.sub("\n", part) for n, part in enumerate(parts))
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -17,7 +17,9 @@ import efficient_attn as ea
 from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache, select_state_rows
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
+from efficient_attn.variants.full.forgetting import ForgettingCache
 from efficient_attn.variants.selected.knorm import KNorm
+from efficient_attn.variants.selected.moba import BlockCache
 from efficient_attn.variants.selected.quest import PagedCache
 from efficient_attn.variants.sparse.sparse_attention import SparseAttention
 
@@ -66,7 +68,12 @@ def position_bytes(attn: ea.Attention, state: Any, s: Sizes) -> int:
 
 
 def bound_bytes(state: Any, positions: int, s: Sizes) -> int:
-    """The bytes of the bounds of pages, two for each."""
+    """The bytes of what a cache stores besides keys and values: two bounds of each page, the sums of each block, or
+    those of the gates; sums are in float64."""
+    if isinstance(state, BlockCache):
+        return s.batch * s.kv_heads * -(-positions // state.block) * s.head_dim * 8
+    if isinstance(state, ForgettingCache):
+        return s.batch * s.kv_heads * positions * 8
     if not isinstance(state, PagedCache):
         return 0
     return s.batch * s.kv_heads * 2 * -(-positions // state.page) * s.head_dim * s.dtype.itemsize

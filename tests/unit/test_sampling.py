@@ -54,8 +54,8 @@ def test_without_git_the_first_sample_runs(tmp_path: Path, monkeypatch: pytest.M
     assert commit_number(Path(__file__).parent) == 0
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("number", range(6))
 def test_tests_of_one_fixture_are_in_the_same_samples(number: int) -> None:
     """Those that share a folder of hostile names, which takes longer to make than to test."""
     file = "tests/cli/test_cli_hostile.py"
@@ -69,7 +69,7 @@ def test_tests_of_one_fixture_are_in_the_same_samples(number: int) -> None:
         for extra in ((), ("--sample", str(number)))
     ]
     assert len(collected[0]) > 10
-    assert collected[1] == (collected[0] if choose_sample({("cli_hostile.folder", 3): ["it"]}, number) else set())
+    assert collected[1] == (collected[0] if choose_sample({("cli_hostile.folder", 5): ["it"]}, number) else set())
 
 
 def test_groups_of_one_test_are_spread_over_the_samples() -> None:

@@ -30,7 +30,8 @@ from ..measuring.workload import BACKWARD, list_key_inputs
 from ..task import Guess
 from ..task_registry import find_task
 
-# Fitted to quickstart and promises on AMD Zen 4 and Intel Xeon Emerald Rapids: 154 of 159 times within a factor of two.
+# Fitted to quickstart and promises with torch's kernels on AMD Zen 4 and Intel Xeon Emerald Rapids: 154 of 159 times
+# within a factor of two. In C++, windows take half of it and linear attention a third; estimates stay above.
 EFFICIENCY = {"sdpa": 0.55, "dense": 0.2}  # share of a matrix product's rate that a backend reaches
 DEFAULT_EFFICIENCY = 0.3  # of other backends
 LAUNCH_S = 1e-4  # overhead of a call

@@ -100,7 +100,9 @@ def test_damage_is_skipped_with_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["quickstart_zen4", "sparse"])
 def test_published_runs_are_loaded(name: str) -> None:
     loaded = ea.load(Path(__file__).parents[3] / "results" / name)
-    assert dict(loaded.dtypes.astype(str)) == COLUMN_DTYPES
+    dtypes = dict(loaded.dtypes.astype(str))
+    assert {column: dtypes[column] for column in COLUMN_DTYPES} == COLUMN_DTYPES
+    assert all("." in column for column in dtypes.keys() - COLUMN_DTYPES), "besides, columns of tasks"
     assert len(loaded) > 20
     assert set(loaded.schema) == {SCHEMA_VERSION}
     assert loaded.case_key.is_unique
