@@ -35,7 +35,7 @@ def left_padding(subject: Subject) -> None:
             lengths = subject.lengths(m, m - 9, m - 2, m - 70, m) if subject.traits.rows_alone else None
             mask = Mask(causal=causal, key_mask=valid, key_lengths=lengths)
             # queries before a row's first key are compared where they can be computed alone, at negative positions
-            keeps_queries = n < m or subject.traits.rows_alone
+            keeps_queries = n < m or subject.traits.rows_alone or (subject.traits.cross and not subject.attn.absolute)
             got, want = call.under(mask).run(attn), []
             for row, first in enumerate(PADDINGS):
                 row_lengths = None if lengths is None else lengths[row : row + 1] - first
