@@ -7,7 +7,6 @@ normalized before, as in our mechanisms; the library's layers do so as well.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -53,7 +52,8 @@ class _PeerRecurrent(LibraryAttention):
             available = " and ".join(self.forms.names)
             raise UnsupportedError(f"{self.forms.peer}: the library has the form {available}, not {form}")
         self.form = form
-        self._defined = partial(self.counterpart, dims=dims)() if _takes_dims(self.counterpart) else self.counterpart()
+        by_channel = self.counterpart in (GLA, KDA)  # which need the width of their decays
+        self._defined = self.counterpart(dims=dims) if by_channel else self.counterpart()
         self._traits = replace(self._defined.traits, cross=False, padding=False, decode=False, grouped=False)
         load_fla_operations(self.forms.peer, self.forms.operation)  # reports a missing library now
 
@@ -86,10 +86,6 @@ class _PeerRecurrent(LibraryAttention):
         options = {"chunk_size": CHUNK_SIZE} if self.form == "chunk" else {}
         out, _ = getattr(operations, forms.names[self.form])(*arguments, **options)
         return (out if forms.head_first else out.transpose(1, 2))[:, :, :n].to(q.dtype)
-
-
-def _takes_dims(mechanism: Callable[..., Any]) -> bool:
-    return mechanism in (GLA, KDA)
 
 
 def _pad(x: Tensor, missing: int) -> Tensor:

@@ -28,7 +28,7 @@ class DeltaNet(RecurrentAttention):
     def __init__(self, *, beta_max: int = 1) -> None:
         super().__init__()
         if beta_max not in self.declared:
-            raise UsageError(f"delta_net: beta_max must be 1 or 2, not {beta_max}")
+            raise UsageError(f"{self.label}: beta_max must be 1 or 2, not {beta_max}")
         self.beta_max = beta_max
 
     @property

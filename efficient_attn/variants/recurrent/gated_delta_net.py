@@ -5,13 +5,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ...contract import Input, Traits
-from ...errors import UsageError
+from ...contract import Input
+from .delta_net import DeltaNet
 from .gates import double_beta, rate_decay, unit_beta
-from .recurrent_state import GATED, Recurrence, RecurrentAttention, normalise
+from .recurrent_state import GATED, Recurrence, normalise
 
 
-class GatedDeltaNet(RecurrentAttention):
+class GatedDeltaNet(DeltaNet):
     """S_t = (I - beta_t k_t^T k_t) a_t S_(t-1) + beta_t k_t^T v_t with keys of unit norm and a decay a_t in (0, 1) of
     each head (Gated DeltaNet, Yang et al. 2024, arXiv:2412.06464; the linear layers of Qwen3-Next).
 
@@ -19,23 +19,12 @@ class GatedDeltaNet(RecurrentAttention):
     2. Keys are normalized here. Causal only, not normalized.
     """
 
-    delta = True
     declared: ClassVar = {
         limit: replace(
             GATED, inputs={"log_decay": Input("key", squash=rate_decay), "beta": Input("key", squash=squash)}
         )
         for limit, squash in ((1, unit_beta), (2, double_beta))
     }
-
-    def __init__(self, *, beta_max: int = 1) -> None:
-        super().__init__()
-        if beta_max not in self.declared:
-            raise UsageError(f"gated_delta_net: beta_max must be 1 or 2, not {beta_max}")
-        self.beta_max = beta_max
-
-    @property
-    def traits(self) -> Traits:
-        return self.declared[self.beta_max]
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         self.check_range("log_decay", inputs["log_decay"], float("-inf"), 0)
