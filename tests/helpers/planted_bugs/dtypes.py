@@ -18,7 +18,8 @@ from .methods import compute, queries_do_nothing, tampered
 from .planting import map_tensors, planter
 
 plant = planter("dtypes", "sizes_and_pairs", "wide_sums", "scores_overflow", thorough=True)
-MIN_EFFECTIVE_KEYS = 30  # of a row, for which the precision of its sums is visible
+MIN_EFFECTIVE_KEYS = 30  # of a row, for which the precision of its state is visible
+MIN_EFFECTIVE_PARTS = 8  # of a row, for which the precision of their sum is visible
 HALVES = (torch.bfloat16, torch.float16)
 PARTS = 64  # terms of a sum
 
@@ -90,14 +91,27 @@ def _no_half(subject: Subject) -> str | None:
     return subject.attn.why_not_dtype(torch.bfloat16)
 
 
-def _few_parts(subject: Subject) -> str | None:
-    """Whether rows have few effective keys, by their weights: gates and decays reduce them too."""
+def _effective_terms(subject: Subject, parts: int | None = None) -> float:
+    """Effective number of keys of a row, or of parts of its keys, by their weights: gates and decays reduce it too."""
+    n, largest = 600, 0.0
     for causal in subject.causalities:
-        absolute_weights = weights(subject, 600, 600, Mask(causal=causal), oracle=True).abs()
-        shares = absolute_weights / absolute_weights.sum(-1, keepdim=True)
-        if (1 / shares.square().sum(-1)).nanmean() >= MIN_EFFECTIVE_KEYS:  # some rows may have no weights
-            return None
-    return "few of its rows sum over many keys"
+        terms = weights(subject, n, n, Mask(causal=causal), oracle=True).detach().abs()
+        if parts is not None:
+            part = torch.arange(n, device=terms.device) * parts // n
+            terms = terms.new_zeros(*terms.shape[:-1], parts).index_add(-1, part, terms)
+        shares = terms / terms.sum(-1, keepdim=True)
+        largest = max(largest, (1 / shares.square().sum(-1)).nanmean().item())  # some rows may have no weights
+    return largest
+
+
+def _few_keys(subject: Subject) -> str | None:
+    few = _effective_terms(subject) < MIN_EFFECTIVE_KEYS
+    return "few of its rows sum over many keys" if few else None
+
+
+def _few_parts(subject: Subject) -> str | None:
+    few = _effective_terms(subject, PARTS) < MIN_EFFECTIVE_PARTS
+    return "few of its rows sum over many parts" if few else None
 
 
 BUGS = (
@@ -110,7 +124,7 @@ BUGS = (
     plant("float16_overflow", "in float16 scores beyond 65,504 are infinite", compute(after=_overflows),
           ("values",), lambda s: _no_half(s) or _too_large_anyway(s), ("scores_overflow",)),
     plant("narrow_state", "in half precision the state is stored in bfloat16", _narrow_state,
-          ("decode", "values"), lambda s: _no_half(s) or _no_wide_state(s) or _few_parts(s), ("wide_state",)),
+          ("decode", "values"), lambda s: _no_half(s) or _no_wide_state(s) or _few_keys(s), ("wide_state",)),
     plant("bfloat16_output", "float32 outputs are rounded to bfloat16",
           compute(after=lambda out, *_: out.bfloat16().to(out.dtype) if out.dtype == torch.float32 else out)),
 )  # fmt: skip
