@@ -44,7 +44,8 @@ class Traits:
     ``key_lengths`` and ``key_mask``. decode: has ``init_state/step``. grouped: k and v may have fewer heads than q, and
     are never expanded. gradient: has a backward pass. exact: is a softmax of scaled dot products over the visible keys.
     normalised: weights of a row sum to 1. positional: positions matter beyond masks. mixes_queries: a row's output
-    depends on other rows' queries. values: takes v; a mechanism that computes values from k takes None instead.
+    depends on other rows' queries. mixes_heads: a row's output depends on the queries of the other heads that share its
+    key-value head. values: takes v; a mechanism that computes values from k takes None instead.
     linear_values: the output is linear in v.
     padded_as_trimmed: a padded row has the result of the shorter sequence; not if the number of keys M itself matters,
     as for blocks drawn from all of M. Strictly causal mechanisms satisfy it with causal masks in any case.
@@ -68,6 +69,7 @@ class Traits:
     normalised: bool = _trait(True, "the weights of a row sum to 1", "no weights that sum to 1")
     positional: bool = _trait(False, "positions matter beyond masks", "positions matter only to masks")
     mixes_queries: bool = _trait(False, "a row depends on other rows' queries", "a row depends on its own query only")
+    mixes_heads: bool = _trait(False, "heads of a group decide together", "a row depends on its own head's query only")
     values: bool = _trait(True, "takes values (v) of its own", "values are made from the keys")
     linear_values: bool = _trait(True, "the output is linear in the values", "the output is not linear in the values")
     padded_as_trimmed: bool = _trait(

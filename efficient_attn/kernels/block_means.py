@@ -55,21 +55,25 @@ def rank_blocks(q: Tensor, means: BlockMeans, own_block: Tensor, count: int) -> 
 
 def attend_listed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, means: BlockMeans, size: int, count: int) -> Tensor:
     """Causal softmax of each query over its own block and the ``count`` earlier ones that rank first."""
-    (batch, heads, n, width), (kv_heads, m), value_width = q.shape, k.shape[1:3], v.shape[3]
-    start, valid, group = mask.start(n, m), copy_tensors(mask).key_valid(m), q.shape[1] // k.shape[1]
-    own_block = (torch.arange(n, device=q.device) + start).div(size, rounding_mode="floor")
+    (batch, heads, n, width), kv_heads, m = q.shape, k.shape[1], k.shape[2]
+    own_block = mask.positions(n, m, device=q.device).div(size, rounding_mode="floor")
     lists = []
-    for rows in range(0, n, RANKED_ROWS):
-        some = slice(rows, rows + RANKED_ROWS)
-        queries = q[:, :, some].reshape(batch, kv_heads, -1, width)
-        order, exists = rank_blocks(queries, means, own_block[some].repeat(group), count)
-        lists.append(
-            order.masked_fill(~exists, -1).view(batch * kv_heads, group, len(own_block[some]), order.shape[-1])
-        )
+    for first in range(0, n, RANKED_ROWS):
+        rows = slice(first, first + RANKED_ROWS)
+        queries = q[:, :, rows].reshape(batch, kv_heads, -1, width)
+        order, exists = rank_blocks(queries, means, own_block[rows].repeat(heads // kv_heads), count)
+        lists.append(order.masked_fill(~exists, -1).unflatten(2, (heads // kv_heads, -1)))
+    return attend_lists(q, k, v, mask, torch.cat(lists, 3), size)
+
+
+def attend_lists(q: Tensor, k: Tensor, v: Tensor, mask: Mask, lists: Tensor, size: int) -> Tensor:
+    """Causal softmax of each query over its own block and those of ``lists [B, Hkv, G, N, count]``, -1 for none."""
+    (batch, heads, n, width), (kv_heads, m), value_width = q.shape, k.shape[1:3], v.shape[3]
+    start, valid = mask.start(n, m), copy_tensors(mask).key_valid(m)
     rows, keys, values = pad_widths(widen(q), widen(k), widen(v))
-    rows = rows.reshape(batch * kv_heads, group, n, -1)
+    rows = rows.reshape(batch * kv_heads, heads // kv_heads, n, -1)
     valid = None if valid is None else valid.repeat_interleave(kv_heads, 0)
-    inputs = BlockInputs(rows, keys.flatten(0, 1), values.flatten(0, 1), torch.cat(lists, 2), valid)
+    inputs = BlockInputs(rows, keys.flatten(0, 1), values.flatten(0, 1), lists.flatten(0, 1), valid)
     out = attend(inputs, BlockOptions(width**-0.5, size, start))
     return out.reshape(batch, heads, n, -1)[..., :value_width].to(q.dtype)
 

@@ -137,6 +137,8 @@ class Call:
         out = (run or Call.run)(call, attn)
         weight = incoming * torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         inputs = {name: x for name, x in (*call.tensors.items(), *attn.named_parameters()) if x.requires_grad}
+        if not out.requires_grad:  # it depends on none of them, such as the inputs of a selection
+            return out, {name: torch.zeros_like(x) for name, x in inputs.items()}
         total, tensors = (out * weight.to(out))[:, :, rows].sum(), list(inputs.values())
         grads = torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True)
         return out.detach(), dict(zip(inputs, grads, strict=True))

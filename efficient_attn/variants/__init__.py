@@ -44,6 +44,8 @@ _ROWS = {  # name, class, sentence and traits shown by `list`, by family; a test
         ("quest", "Quest", "Pages of keys with the largest bounds on their scores; causal.", EXACT_TRAITS),
         ("vertical_slash", "VerticalSlash", "Columns and diagonals that the last queries select.", ("causal", "exact")),
         ("moba", "MoBA", "The own block, and earlier ones whose mean key fits the query; causal.", EXACT_TRAITS),
+        ("nsa", "NSA", "Means of blocks, selected blocks and a window, each with a gate; causal.", COMMON_TRAITS),
+        ("dsa", "DSA", "The keys with the largest scores of a small indexer, for all heads; causal.", EXACT_TRAITS),
         ("knorm", "KNorm", "The last keys, and those of the smallest norm; causal.", EXACT_TRAITS),
     ),
     "linear": (

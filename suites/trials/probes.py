@@ -91,7 +91,7 @@ def probe_double_backward(spec: str) -> str:
         def second(attn: ea.Attention, call: Call = call, loss: Callable[[Tensor], Tensor] = loss) -> list[Tensor]:
             leaves = call.leaves()
             sources = split_tensors(leaves)[1]
-            first = torch.autograd.grad(loss(leaves.run(attn)), sources, create_graph=True)
+            first = torch.autograd.grad(loss(leaves.run(attn)), sources, create_graph=True, materialize_grads=True)
             total = torch.stack([g.sin().sum() for g in first]).sum()
             return list(torch.autograd.grad(total, sources, materialize_grads=True))
 
@@ -119,7 +119,10 @@ def probe_compile(spec: str) -> str:
         before = count_graph_breaks()
         actual = torch.compile(CallModule(draw_call(spec)[0], call))(*sources)
         breaks = max(count_graph_breaks() - before, 1)  # torch does not count a frame that it skips completely
-    pairs = [[x.detach(), *torch.autograd.grad((x * make_weights(x)).sum(), sources)] for x in (actual, expected)]
+    pairs = [
+        [x.detach(), *torch.autograd.grad((x * make_weights(x)).sum(), sources, materialize_grads=True)]
+        for x in (actual, expected)
+    ]
     if (worst := measure_difference(*pairs)) > TOLERANCE:
         return f"no: off by {worst:.1g}"
     return "yes" if not breaks else f"{breaks} graph break{'s' * (breaks > 1)}"
@@ -152,7 +155,9 @@ def probe_func_grad(spec: str) -> str:
         return torch.func.vmap(gradient)(*tensors)
 
     return _probe_transform(
-        spec, transform, lambda run, tensors: torch.autograd.grad(run(*tensors).sin().sum(), tensors)
+        spec,
+        transform,
+        lambda run, tensors: torch.autograd.grad(run(*tensors).sin().sum(), tensors, materialize_grads=True),
     )
 
 

@@ -18,8 +18,9 @@ from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCa
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
 from efficient_attn.variants.full.forgetting import ForgettingCache
+from efficient_attn.variants.selected.block_cache import BlockCache, CompressedCache
+from efficient_attn.variants.selected.dsa import IndexedCache
 from efficient_attn.variants.selected.knorm import KNorm
-from efficient_attn.variants.selected.moba import BlockCache
 from efficient_attn.variants.selected.quest import PagedCache
 from efficient_attn.variants.sparse.sparse_attention import SparseAttention
 
@@ -68,10 +69,14 @@ def position_bytes(attn: ea.Attention, state: Any, s: Sizes) -> int:
 
 
 def bound_bytes(state: Any, positions: int, s: Sizes) -> int:
-    """The bytes of what a cache stores besides keys and values: two bounds of each page, the sums of each block, or
-    those of the gates; sums are in float64."""
+    """The bytes of what a cache stores besides keys and values: two bounds of each page, the sums of each block, those
+    of the gates, or the keys of an indexer; sums are in float64."""
     if isinstance(state, BlockCache):
-        return s.batch * s.kv_heads * -(-positions // state.block) * s.head_dim * 8
+        width = s.head_dim + (s.value_dim if isinstance(state, CompressedCache) else 0)
+        return s.batch * s.kv_heads * -(-positions // state.block) * width * 8
+    if isinstance(state, IndexedCache):
+        assert state.index_keys is not None
+        return s.batch * positions * state.index_keys.shape[3] * s.dtype.itemsize
     if isinstance(state, ForgettingCache):
         return s.batch * s.kv_heads * positions * 8
     if not isinstance(state, PagedCache):

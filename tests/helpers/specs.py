@@ -53,6 +53,8 @@ OPTIONS = (
     "differential:l0=0.3:norm=false",
     "sigmoid:length=300",
     "moba:block=8:topk=3",
+    "nsa:block=8:topk=4:window=9",
+    "dsa:topk=9:index_heads=2:index_dim=6",
     "linformer:rank=7:share=heads",
     "linformer:rank=16:share=none",
     "nystromformer:n_landmarks=8",

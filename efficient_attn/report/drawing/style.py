@@ -48,7 +48,7 @@ MECHANISM_ORDER = (
     "retention", "linformer", "reformer", "nystromformer", "mla", "dot", "general", "additive", "cosine", "luong_local",
     "topk", "block_topk", "quest", "vertical_slash", "knorm", "lightning", "mamba2", "gla", "delta_net",
     "gated_delta_net", "kda", "delta_product", "forgetting", "differential", "sigmoid",
-    "moba",
+    "moba", "nsa", "dsa",
 )
 # fmt: on
 _FAMILIES = {entry.name: entry.family for entry in CATALOGUE}

@@ -85,7 +85,8 @@ def _check_heads(call: Call, attn: Attention, shape: Shape) -> None:
     if not call.shares_qk:
         after = call.with_(q=torch.cat([call["q"][:, :1] + 1, call["q"][:, 1:]], 1)).run(attn)
         label = f"other heads after the queries of head 0 changed, {describe(call.mask)}"
-        assert_close(after[:, 1:], before[:, 1:], label)
+        first = width if attn.traits.mixes_heads else 1
+        assert_close(after[:, first:], before[:, first:], label)
 
 
 @check(needs="grouped", skip_reason=_no_groups)
@@ -103,13 +104,21 @@ def _cannot_expand(subject: Subject) -> str | None:
 
 @check(needs="grouped", skip_reason=_cannot_expand)
 def grouped_equals_expanded(subject: Subject) -> None:
-    """Sharing a key-value head is the same as repeating it for each query head of its group."""
+    """Sharing a key-value head is the same as repeating it for each query head of its group; of equal queries in a
+    group, where its heads decide together."""
     full = subject.make(subject.shape(70))
     for kv_heads in (1, 2):
         attn, call = subject.prepare(70, kv_heads=kv_heads)
+        if subject.traits.mixes_heads:
+            call = call.with_(q=_expanded_queries(call["q"], subject.heads // kv_heads))
         for masked in subject.under_masks(call):
             want = _expanded(masked, kv_heads, subject.heads // kv_heads).run(full)
             assert_close(masked.run(attn), want, f"{kv_heads} key-value heads, {describe(masked.mask)}")
+
+
+def _expanded_queries(q: Tensor, width: int) -> Tensor:
+    """The queries of the first head of each group, for all of its heads."""
+    return q[:, ::width].repeat_interleave(width, 1)
 
 
 def _expanded(call: Call, kv_heads: int, repeat: int) -> Call:

@@ -10,7 +10,7 @@ import torch
 from ...contract.budget import Budget
 from ...contract.decode_state import state_bytes
 from ...contract.mask import Mask
-from ...contract.shapes import Dims
+from ...contract.shapes import Dims, Shape, draw_sample
 from ...errors import UnsupportedError, UsageError
 from ...registry import create
 from ...spec import Spec
@@ -53,9 +53,12 @@ def _read_sizes(subject: Subject) -> Iterator[tuple[int, int, str]]:
         dims = Dims(heads=1, kv_heads=1, head_dim=budget.head_dim, max_len=budget.length)
         attn = create(str(spec), dims=dims, backend="dense")
         if attn.traits.values and attn.pairs(budget.length, budget.length, causal) is not None:
-            generator = torch.Generator().manual_seed(subject.seed)
-            q, k = torch.randn(2, 1, 1, budget.length, budget.head_dim, generator=generator)
-            counts = (attn(q, k, torch.eye(budget.length)[None, None], Mask(causal=causal)) != 0).sum(-1).flatten()
+            length, generator = budget.length, torch.Generator().manual_seed(subject.seed)
+            shape = Shape(1, 1, 1, length, length, budget.head_dim, length)
+            kinds = attn.traits.inputs
+            drawn = draw_sample(shape, kinds, generator=generator, dtype=torch.float32, device="cpu")
+            out = attn(drawn.q, drawn.k, torch.eye(length)[None, None], Mask(causal=causal), **drawn.inputs)
+            counts = (out != 0).sum(-1).flatten()
             # early rows of a causal call read fewer keys; of others, those of global queries read more
             most = counts.max() if causal else counts.kthvalue(budget.length * 3 // 4).values
             yield int(most), budget.keys, f"keys with {spec}"

@@ -1,44 +1,17 @@
 """Mixture of block attention."""
 
-from dataclasses import dataclass, replace
-from typing import Self
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract import Budget, Growth, Mask, Traits
-from ...contract.decode_state import KVCache, allocate, preallocate
+from ...contract.decode_state import preallocate
 from ...errors import UsageError, check_at_least_one
 from ...kernels.block_means import BlockMeans, attend_listed, attend_listed_rows, rank_blocks
 from ...kernels.dense import softmax_attention
 from ...kernels.selected_keys import spread_blocks
 from ...kernels.softmax.block_lists import TILE_ROWS
+from .block_cache import BlockCache
 from .selected_attention import SelectedAttention
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockCache(KVCache):
-    """All keys and values so far, and the sums of the keys of each block, ``[B, Hkv, blocks, D]``."""
-
-    block: int
-    sums: Tensor | None = None
-
-    def append(self, k: Tensor, v: Tensor) -> Self:
-        """Append T positions and update the sums of their blocks."""
-        first, state = self.length // self.block, super().append(k, v)
-        assert state.keys is not None
-        changed = state.keys[:, :, first * self.block : state.length].double()
-        changed = F.pad(changed, (0, 0, 0, -changed.shape[2] % self.block)).unflatten(2, (-1, self.block)).sum(3)
-        sums = allocate(self.sums, changed, -(-self.capacity // self.block))
-        sums[:, :, first : first + changed.shape[2]] = changed
-        return replace(state, sums=sums)
-
-    @property
-    def means(self) -> BlockMeans:
-        """The means so far."""
-        assert self.sums is not None
-        return BlockMeans.of_sums(self.sums, self.block, self.length)
 
 
 class MoBA(SelectedAttention):
@@ -105,11 +78,7 @@ class MoBA(SelectedAttention):
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> BlockCache:
         sizes = self.dims.cache_sizes(batch, self.kv_heads)
-        state = preallocate(BlockCache(max_len, block=self.block), sizes, dtype, device)
-        if state.keys is None:
-            return state
-        size = (*state.keys.shape[:2], -(-max_len // self.block), state.keys.shape[3])
-        return replace(state, sums=state.keys.new_zeros(size, dtype=torch.float64))
+        return preallocate(BlockCache(max_len, block=self.block), sizes, dtype, device).with_sums()
 
     def why_no_starts(self) -> str | None:
         return "its blocks count from the first position"

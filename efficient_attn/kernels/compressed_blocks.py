@@ -1,0 +1,84 @@
+"""Blocks compressed to their means: softmax over the means of past blocks, and ranks of blocks by its weights."""
+
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .block_means import BlockMeans
+from .dense import masked_softmax
+from .selected_keys import recompute
+from .softmax.sdpa import attend_fused
+
+ROWS = 256  # queries whose weights exist at a time
+COLUMNS = 64  # the means that some queries read are as many as those before their end, rounded up to this
+
+
+class Compressed(NamedTuple):
+    """The means of the keys and of the values of each block of ``size`` keys."""
+
+    keys: BlockMeans
+    values: BlockMeans
+    size: int
+
+    @classmethod
+    def of(cls, k: Tensor, v: Tensor, size: int, valid: Tensor | None = None) -> "Compressed":
+        """Of ``k, v [B, heads, M, ..]``. valid: ``[B, M]`` bool, the keys that count."""
+        return cls(BlockMeans.of(k, size, valid), BlockMeans.of(v, size, valid), size)
+
+    def visible(self, positions: Tensor) -> Tensor:
+        """The blocks that end at a query's position or before, ``[B or 1, 1, N, blocks]`` bool."""
+        number = torch.arange(self.keys.exists.shape[1], device=positions.device)
+        past = (number + 1) * self.size - 1 <= positions[:, None]
+        return past & self.keys.exists[:, None, None]
+
+
+def attend_compressed(q: Tensor, compressed: Compressed, start: int) -> Tensor:
+    """softmax(q . mean keys / sqrt(D)) mean values over the blocks that end at a query's position or before, zeros
+    where there is none. ``q [B, H, N, D]``, in whose dtype the result is. start: the position of the first query."""
+    n = q.shape[2]
+    visible = compressed.visible(torch.arange(n, device=q.device) + start)
+    keys, values = (x.means.to(q.dtype) for x in compressed[:2])
+    columns, parts = keys.shape[2], []
+    for first in range(0, n, ROWS):
+        rows = slice(first, min(first + ROWS, n))
+        # their number depends on the place of these rows alone, because rounding depends on it
+        last = (start + first + ROWS) // compressed.size
+        count = -(-max(last, 1) // COLUMNS) * COLUMNS
+        some = [F.pad(x[:, :, :count], (0, 0, 0, max(count - columns, 0))) for x in (keys, values)]
+        seen = F.pad(visible[..., rows, :count], (0, max(count - columns, 0)))
+        parts.append(recompute(partial(_attend_visible, seen), q[:, :, rows], *some))
+    return torch.cat(parts, 2)
+
+
+def _attend_visible(visible: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Rows without visible keys are zeros."""
+    out = attend_fused(q, keys, values, allowed=visible)
+    return out.masked_fill(~visible.any(-1, keepdim=True), 0)
+
+
+def list_compressed(q: Tensor, compressed: Compressed, positions: Tensor, count: int) -> Tensor:
+    """For all heads of a group, a query's first block and the one before its own, then those whose weights in
+    `attend_compressed` have the largest mean over the group, of equal ones the first: ``[B, Hkv, N, count]``, -1 for
+    none; the own block is not listed."""
+    lists = [
+        _list_rows(q[:, :, rows], compressed, positions[rows], count)
+        for rows in (slice(first, first + ROWS) for first in range(0, q.shape[2], ROWS))
+    ]
+    return torch.cat(lists, 2)
+
+
+def _list_rows(q: Tensor, compressed: Compressed, positions: Tensor, count: int) -> Tensor:
+    means = compressed.keys.means
+    queries = q.detach().double().unflatten(1, (means.shape[1], -1))
+    scores = queries @ means.detach()[:, :, None].mT * q.shape[3] ** -0.5
+    mass = masked_softmax(scores, compressed.visible(positions)[:, :, None]).mean(2)
+    number = torch.arange(mass.shape[-1], device=q.device)
+    own = positions.div(compressed.size, rounding_mode="floor")[:, None]
+    mass = mass.masked_fill(number == own - 1, 2.0).masked_fill(number == 0, 3.0)  # weights are at most 1
+    hidden = (number >= own) | ~compressed.keys.exists[:, None, None]
+    ranked = mass.masked_fill(hidden, -inf).sort(dim=-1, descending=True, stable=True)
+    return ranked.indices[..., :count].masked_fill(ranked.values[..., :count] == -inf, -1)

@@ -1,0 +1,96 @@
+"""Keys that an indexer selects for all heads: the largest of sum_j w_j relu(q_j . k) of each query."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..contract.mask import Mask
+from .dense import masked_softmax, widen
+from .selected_keys import attend_selected, copy_tensors, cut_rows, recompute, take_keys
+
+GATHERED = 2**22  # entries of keys and values that are gathered at a time
+LONG_CALL = 32  # the number of keys from which only the selected ones are read, in multiples of these
+
+
+def score_keys(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """sum_j w_j relu(q_j . k), ``[B, N, M]`` in float64, of ``queries [B, N, heads, D]``, ``weights [B, N, heads]`` and
+    ``keys [B, M, D]``; without gradients, as in the paper, where the indexer learns from a loss of its own."""
+    queries, weights, keys = (x.detach().double() for x in (queries, weights, keys))
+    products = (queries.flatten(1, 2) @ keys.mT).relu_().unflatten(1, queries.shape[1:3])
+    return (weights[:, :, None] @ products)[:, :, 0]
+
+
+def select_exactly(scores: Tensor, visible: Tensor, count: int) -> Tensor:
+    """The visible keys with the largest scores, exactly ``count`` if there are as many; of equal ones the first."""
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if count >= scores.shape[-1]:
+        return visible.expand_as(scores)
+    least = scores.topk(count, sorted=False).values.amin(-1, keepdim=True)
+    larger, equal = scores > least, scores == least
+    free = count - larger.sum(-1, keepdim=True)
+    return visible & (larger | (equal & (equal.cumsum(-1) <= free)))
+
+
+def attend_indexed(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, indexer: tuple[Tensor, Tensor, Tensor], count: int
+) -> Tensor:
+    """Causal softmax of each query over ``count`` keys, the same for all heads. indexer: the tensors of `score_keys`.
+    Up to `LONG_CALL` times as many keys, all scores are computed and those of other keys hidden."""
+    n, m, mask = q.shape[2], k.shape[2], copy_tensors(mask)
+    queries, weights, keys = indexer
+    few = m <= LONG_CALL * count
+    if few:
+        k, v = widen(k), widen(v)
+    parts = []
+    for rows in cut_rows(n, q.shape[1] // k.shape[1]):
+        some = mask.rows(rows, n, m)
+        visible = some.dense(rows.stop - rows.start, m, device=q.device)[:, 0]
+        selection = select_exactly(score_keys(queries[:, rows], weights[:, rows], keys), visible, count)
+        if few:
+            parts.append(attend_selected(widen(q[:, :, rows]), k, v, some, partial(_hide, selection)))
+        else:
+            parts.append(_attend_gathered(widen(q[:, :, rows]), k, v, *_list_keys(selection, count)))
+    return torch.cat(parts, 2).to(q.dtype)
+
+
+def attend_few(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, indexer: tuple[Tensor, Tensor, Tensor], count: int
+) -> Tensor:
+    """`attend_indexed` for few queries: no keys are read but those that the indexer selects."""
+    n, m = q.shape[2], k.shape[2]
+    visible = mask.dense(n, m, device=q.device)[:, 0]
+    selection = select_exactly(score_keys(*indexer), visible, count)
+    return _attend_gathered(widen(q), k, v, *_list_keys(selection, min(count, m))).to(q.dtype)
+
+
+def _hide(selection: Tensor, scores: Tensor, visible: Tensor) -> Tensor:
+    """A rule of `attend_selected`."""
+    return visible & selection[:, None, None, :, : visible.shape[-1]]
+
+
+def _list_keys(selection: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The selected keys of each row in order, ``[B, N, count]``, and which of these exist."""
+    numbers = torch.arange(selection.shape[-1], device=selection.device).expand_as(selection)
+    places = torch.where(selection, selection.cumsum(-1) - 1, count)  # those of other keys are dropped
+    index = numbers.new_zeros(*selection.shape[:2], count + 1).scatter(-1, places, numbers)[..., :count]
+    return index, torch.arange(count, device=index.device) < selection.sum(-1, keepdim=True)
+
+
+def _attend_gathered(q: Tensor, k: Tensor, v: Tensor, index: Tensor, exists: Tensor) -> Tensor:
+    """``index, exists [B, N, count]``: the keys of each query, some queries at a time."""
+    step = max(GATHERED // (k.shape[0] * k.shape[1] * index.shape[2] * (k.shape[3] + v.shape[3])), 1)
+    parts = [
+        recompute(partial(_attend_rows, index[:, first : first + step], exists[:, first : first + step]), rows, k, v)
+        for first, rows in zip(range(0, q.shape[2], step), q.split(step, 2), strict=True)
+    ]
+    return torch.cat(parts, 2)
+
+
+def _attend_rows(index: Tensor, exists: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    (batch, heads, n, width), kv_heads = q.shape, k.shape[1]
+    places = index.flatten(1)[:, None].expand(-1, kv_heads, -1)
+    keys, values = (widen(take_keys(x, places)).unflatten(2, (n, -1)) for x in (k, v))
+    rows = q.unflatten(1, (kv_heads, -1)).transpose(2, 3)  # [B, Hkv, N, group, D]: keys are gathered once a group
+    weights = masked_softmax(rows @ keys.mT * width**-0.5, exists[:, None, :, None])
+    return (weights @ values).transpose(2, 3).reshape(batch, heads, n, -1)
