@@ -9,7 +9,8 @@ both exponents are negative (the secondary chunks of arXiv:2312.06635, at each s
 reference, so that nothing cancels. Pairs within the smallest blocks are products relative to their first position:
 a later one would make a row's rounding depend on what follows it.
 
-Shapes: rows ``[n, c, R, D]``, R at each position, keys ``[n, c, D]``, weights ``[n, c, R, c]``, g ``[n, c, 1 or D]``.
+Shapes: rows ``[n, c, R, D]``, R at each position, perhaps none, keys ``[n, c, D]``, weights ``[n, c, R, c]``, g ``[n,
+c, 1 or D]``.
 """
 
 from functools import cached_property
@@ -134,18 +135,18 @@ class _ChannelDecay(NoDecay):
         count = rows.shape[2]
         x, y = self._weigh_blocks(rows, keys)
         blocks = _fold(_view_blocks(grad, BLOCK // 2).permute(0, 4, 1, 2, 3))
-        grad_rows = (blocks @ y).unflatten(2, (-1, count)).mul_(self.block_rows[:, :, :, None]).flatten(1, 2)
+        grad_rows = (blocks @ y).unflatten(2, (BLOCK, count)).mul_(self.block_rows[:, :, :, None]).flatten(1, 2)
         grad_keys = (blocks.mT @ _fold(x)).mul_(self.block_keys).flatten(1, 2)
         for half, row_factors, key_factors in self.levels:
             x, y = _second_rows(rows, half) * row_factors[:, :, :, None], _first_keys(keys, half) * key_factors
             blocks = _fold(_view_blocks(grad, half)[:, half:, :, :half].permute(0, 4, 1, 2, 3))
-            _second_rows(grad_rows, half).addcmul_((blocks @ y).unflatten(2, (-1, count)), row_factors[:, :, :, None])
+            _second_rows(grad_rows, half).addcmul_((blocks @ y).unflatten(2, (half, count)), row_factors[:, :, :, None])
             _first_keys(grad_keys, half).addcmul_(blocks.mT @ _fold(x), key_factors)
         return grad_rows, grad_keys
 
     def _weigh_blocks(self, rows: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Rows ``[n, blocks, BLOCK, R, D]`` and keys ``[n, blocks, BLOCK, D]``, relative to its first position."""
-        x = rows.unflatten(1, (-1, BLOCK)) * self.block_rows[:, :, :, None]
+        x = rows.unflatten(1, (rows.shape[1] // BLOCK, BLOCK)) * self.block_rows[:, :, :, None]
         return x, keys.unflatten(1, (-1, BLOCK)) * self.block_keys
 
     def from_start(self, x: Tensor) -> Tensor:
@@ -173,7 +174,7 @@ def _sum_after(g: Tensor) -> Tensor:
 
 def _second_rows(rows: Tensor, half: int) -> Tensor:
     """``[n, blocks, half, R, D]``: a view of rows in the second halves of blocks."""
-    return rows.unflatten(1, (-1, 2, half))[:, :, 1]
+    return rows.unflatten(1, (rows.shape[1] // (2 * half), 2, half))[:, :, 1]
 
 
 def _first_keys(keys: Tensor, half: int) -> Tensor:
@@ -195,4 +196,4 @@ def _fold(x: Tensor) -> Tensor:
 
 def _unfold(products: Tensor, count: int) -> Tensor:
     """``[n, blocks, half R, half]`` to ``[n, half, R, half, blocks]``."""
-    return products.unflatten(2, (-1, count)).permute(0, 2, 3, 4, 1)
+    return products.unflatten(2, (products.shape[3], count)).permute(0, 2, 3, 4, 1)

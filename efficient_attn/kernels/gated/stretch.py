@@ -193,12 +193,12 @@ def fold(x: Tensor, rows: slice, size: int) -> Tensor:
     x = widen(x[:, rows])
     if missing := -x.shape[1] % size:
         x = F.pad(x, (0, 0) * (x.ndim - 2) + (0, missing))
-    return x.reshape(-1, size, *x.shape[2:])
+    return x.reshape(x.shape[0] * x.shape[1] // size, size, *x.shape[2:])  # not -1: there may be no queries
 
 
 def unfold(x: Tensor, heads: int, rows: slice) -> Tensor:
     """Chunks ``[n, c, ...]`` as positions ``[Bh, N, ...]``."""
-    return x.reshape(heads, -1, *x.shape[2:])[:, : rows.stop - rows.start]
+    return x.reshape(heads, x.shape[0] * x.shape[1] // heads, *x.shape[2:])[:, : rows.stop - rows.start]
 
 
 def _by_chunk(x: Tensor, heads: int) -> Tensor:

@@ -10,7 +10,7 @@ from ...contract import Attention, Dims, Growth, Mask, Shape, Traits, Values, re
 from ...contract.row_starts import RowStarts
 from ...errors import UsageError
 from ...kernels.custom_ops import have_numbers
-from ...kernels.dense import expand_heads, widen
+from ...kernels.dense import widen
 from ...kernels.derivatives import wants_gradient
 from ...kernels.gated import recurrence
 from ...kernels.gated.passes import CHUNK, STRETCH_ELEMENTS
@@ -87,31 +87,27 @@ class RecurrentAttention(Attention):
         return max(size, (4 if training else 2) * states) + (16 if training else 8) * stretch
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        n, m, heads = q.shape[2], k.shape[2], q.shape[1]
-        keys, values, g, beta = (
-            None if x is None else widen(expand_heads(x, heads)) for x in self.recur(k, v, **inputs)
-        )
+        n, m, kv_heads = q.shape[2], k.shape[2], k.shape[1]
+        keys, values, g, beta = (None if x is None else widen(x) for x in self.recur(k, v, **inputs))
         assert keys is not None
-        assert values is not None
-        positions = mask.positions(n, m, device=q.device).tolist()
+        # all at once, because the gradient of a single selection is as long as the sequence
+        steps: list[Any] = [[None] * keys.shape[2] if x is None else x.unbind(2) for x in (keys, values, g, beta)]
+        queries = (widen(q) * q.shape[3] ** -0.5).unflatten(1, (kv_heads, -1)).unbind(3)
         rows_at: dict[int, list[int]] = {}
-        for row, position in enumerate(positions):
+        for row, position in enumerate(mask.positions(n, m, device=q.device).tolist()):
             rows_at.setdefault(min(position, m - 1), []).append(row)
         state = keys.new_zeros(*keys.shape[:2], keys.shape[3], v.shape[3])
-        order = [row for row, position in enumerate(positions) if position < 0]
-        outputs = [q.new_zeros(*q.shape[:2], len(order), v.shape[3])]
-        for j in range(m):
-            for t in range(j * self.substeps, (j + 1) * self.substeps):
-                key, value = keys[:, :, t, :, None], values[:, :, t, None]
-                if g is not None:
-                    state = state * g[:, :, t, :, None].exp()
-                if beta is not None:
-                    value = beta[:, :, t, None, None] * (value - (key * state).sum(2, keepdim=True))
-                state = state + key * value
-            if rows := rows_at.get(j):
-                order += rows
-                outputs.append((widen(q[:, :, rows]) @ state * q.shape[3] ** -0.5).to(q.dtype))
-        return torch.cat(outputs, 2)[:, :, torch.tensor(order, device=q.device).argsort()]
+        outputs = [state.new_zeros(*q.shape[:2], v.shape[3])] * n
+        for j, (key, value, decay, size) in enumerate(zip(*steps, strict=True)):
+            if decay is not None:
+                state = state * decay[..., None].exp()
+            if size is not None:
+                value = size[..., None] * (value - (key[..., None] * state).sum(2))
+            state = state + key[..., None] * value[..., None, :]
+            position, remaining = divmod(j + 1, self.substeps)
+            for row in rows_at.get(position - 1, ()) if not remaining else ():
+                outputs[row] = (queries[row] @ state).flatten(1, 2)
+        return torch.stack(outputs, 2).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
@@ -122,7 +118,7 @@ class RecurrentAttention(Attention):
         state = self._make_state(len(keys.k), k.shape[3], v.shape[3], v)
         parts = [rows.new_zeros(*rows.shape[:2], n_blind, v.shape[3])] if n_blind else []
         if first:
-            no_rows = q.new_zeros(()).expand(len(rows), 1, first, q.shape[3])
+            no_rows = q.new_zeros(len(rows), 0, first, q.shape[3])
             _, state = self._scan(no_rows, self._select(keys, 0, first), state)
         if n_aligned:
             aligned = self._select(keys, first, first + n_aligned)
