@@ -45,8 +45,10 @@ def attend_indexed(
     parts = []
     for rows in cut_rows(n, q.shape[1] // k.shape[1]):
         some = mask.rows(rows, n, m)
-        visible = some.dense(rows.stop - rows.start, m, device=q.device)[:, 0]
-        selection = select_exactly(score_keys(queries[:, rows], weights[:, rows], keys), visible, count)
+        stop = min(max(some.span(rows.stop - rows.start, m)[1], 1), m) if mask.causal else m
+        visible = some.dense(rows.stop - rows.start, m, device=q.device)[:, 0, :, :stop]
+        scores = score_keys(queries[:, rows], weights[:, rows], keys[:, :stop])
+        selection = select_exactly(scores, visible, count)
         if few:
             parts.append(attend_selected(widen(q[:, :, rows]), k, v, some, partial(_hide, selection)))
         else:

@@ -195,7 +195,8 @@ def _other_values(value: object, hint: object, random: Random) -> tuple[object, 
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int):  # sizes such as windows also at one that is no multiple of a block
-        return *([2 * random.randrange(4, 12) + 1] if value > SMALL else []), 3, 2, value + 1
+        odd = [2 * random.randrange(4, 12) + 1] if value > SMALL else []
+        return *odd, *(x for x in (3, 2, value + 1, 1) if x != value)
     texts = [x for part in (hint, *get_args(hint)) for x in get_args(part) if isinstance(x, str) and x != value]
     if value is None:
         return *texts, 3, 2

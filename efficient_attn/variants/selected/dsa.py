@@ -14,6 +14,7 @@ from ...kernels.indexer import LONG_CALL, attend_few, attend_indexed, score_keys
 from ...patterns.pair_counts import count_possible_pairs
 from .selected_attention import SelectedAttention
 
+SELECTION_COST = 0.5  # of a key, in pairs of a head of 64
 FEW_ROWS = 4  # queries of a step for which only the selected keys are read, whatever their number
 
 
@@ -73,13 +74,18 @@ class DSA(SelectedAttention):
         return Growth("O(N^2)", "O(N)", self._cost, self._step_cost)
 
     def _cost(self, n: int, m: int, causal: bool) -> float:
-        """The indexer's products, in pairs of a head of 64, and the computed pairs; those of gathered keys take as long
-        as all pairs of `LONG_CALL` times as many keys."""
-        index_pairs = count_possible_pairs(n, m, causal) * self.index_heads * self.index_dim / 128
-        return index_pairs + min(count_possible_pairs(n, m, causal), n * self.topk * LONG_CALL / 2)
+        """The indexer's scores, and the computed pairs; those of gathered keys take as long as all pairs of `LONG_CALL`
+        times as many keys."""
+        pairs = count_possible_pairs(n, m, causal)
+        return self._index_cost * pairs + min(pairs, n * self.topk * LONG_CALL / 2)
 
     def _step_cost(self, m: int) -> float:
-        return m * self.index_heads * self.index_dim / 128 + min(m, self.topk)
+        return self._index_cost * m + min(m, self.topk)
+
+    @property
+    def _index_cost(self) -> float:
+        """Of one score of the indexer, in pairs of a head of 64: its products, and the selection."""
+        return self.index_heads * self.index_dim / 128 + SELECTION_COST
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
