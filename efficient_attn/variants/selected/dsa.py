@@ -1,16 +1,17 @@
 """DeepSeek sparse attention."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ...contract import Budget, Growth, Input, Mask, Traits, Values, require_values
+from ...contract import Budget, Growth, Input, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, allocate, blank_before_start, preallocate
 from ...errors import check_at_least_one
 from ...kernels.dense import softmax_attention
 from ...kernels.indexer import LONG_CALL, attend_few, attend_indexed, score_keys, select_exactly
+from ...kernels.selected_keys import estimate_rows_bytes
 from ...patterns.pair_counts import count_possible_pairs
 from .selected_attention import SelectedAttention
 
@@ -33,19 +34,19 @@ class IndexedCache(KVCache):
 
 
 class DSA(SelectedAttention):
-    """Softmax over the ``topk`` earlier keys, and the query's own, for which a small indexer has the largest
+    """Softmax over those ``topk`` keys, of all up to the query's own, for which a small indexer has the largest
 
         I_ts = sum_j w_tj relu(qI_tj . kI_s)
 
     the same keys for all heads (DeepSeek sparse attention, DeepSeek-V3.2, arXiv:2512.02556).
 
     Calls take ``index_q [B, 1, N, index_heads, index_dim]``, ``index_w [B, 1, N, index_heads]`` and ``index_k [B, 1, M,
-    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own. topk: keys, the own one
-    counted only if it is among the largest; of equal ones the first. The indexer computes in float64, and every query
-    with every key before it.
+    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own. Of equal scores the first
+    keys. The indexer computes in float64, every query with every key before it.
 
     Causal only. It keeps all keys and values, and the indexer's keys; a decode step reads the latter and the selected
-    keys. Up to 32 times as many keys as it selects, a call computes all scores, which is faster (backend ``keys``).
+    keys. Up to 160 times as many keys as it selects, a call computes all scores and hides those of other keys,
+    which is faster (backend ``keys``).
     """
 
     backends = ("keys", "dense")
@@ -101,6 +102,10 @@ class DSA(SelectedAttention):
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return n * self.topk if m > LONG_CALL * self.topk else count_possible_pairs(n, m, causal)
 
+    def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
+        size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
+        return size + estimate_rows_bytes(shape.batch, self.index_heads, shape.m, training=False)
+
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> IndexedCache:
         sizes = self.dims.cache_sizes(batch, self.kv_heads)
         state = preallocate(IndexedCache(max_len), sizes, dtype, device)
@@ -122,7 +127,7 @@ class DSA(SelectedAttention):
             return self.run(q, keys, values, state.mask, **inputs), state
         return attend_few(q, keys, values, state.mask, _index(inputs), self.topk), state
 
-    def absorb(self, k: Tensor, v: Values, state: IndexedCache, **inputs: Tensor) -> IndexedCache:
+    def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> IndexedCache:
         return state.append_all(k, require_values(v), inputs["index_k"])
 
 

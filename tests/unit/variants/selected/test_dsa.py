@@ -42,8 +42,8 @@ def define(q: Tensor, k: Tensor, v: Tensor, inputs: dict[str, Tensor], topk: int
 
 
 @pytest.mark.parametrize("holes", [False, True])
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (90, 90), (7, 90)])
-@pytest.mark.parametrize("topk", [1, 2, 8, 200])  # 1 and 2: keys are gathered
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (90, 90), (7, 170)])
+@pytest.mark.parametrize("topk", [1, 2, 8, 200])  # one of 170 keys is gathered
 def test_the_result_is_the_papers(topk: int, n: int, m: int, holes: bool) -> None:
     (q, k, v), inputs = draw(n, m)
     valid = torch.rand(2, m, generator=torch.Generator().manual_seed(1)) < (0.6 if holes else 2)
@@ -54,11 +54,11 @@ def test_the_result_is_the_papers(topk: int, n: int, m: int, holes: bool) -> Non
 
 
 def test_gathered_keys_have_the_gradients_of_the_reference() -> None:
-    (q, k, v), inputs = draw(150, 150)
+    (q, k, v), inputs = draw(250, 250)
     results = []
     for backend in ("keys", "dense"):
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        attn = ea.create("dsa:topk=3:index_heads=3:index_dim=5", backend=backend)
+        attn = ea.create("dsa:topk=1:index_heads=3:index_dim=5", backend=backend)
         results.append(torch.autograd.grad(attn(*leaves, CAUSAL, **inputs).sin().sum(), leaves))
     for mine, theirs in zip(*results, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)

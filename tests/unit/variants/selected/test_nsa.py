@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def define(
         past = [c for c in range(len(members)) if (c + 1) * block - 1 <= position and members[c]]
         means = torch.stack([k[members[c]].mean(0) for c in past]) if past else k[:0]
         value_means = torch.stack([v[members[c]].mean(0) for c in past]) if past else v[:0]
-        mass = sum((means @ q[g, row] / 4).softmax(0) for g in range(group)) if past else []
+        mass = torch.stack([(means @ q[g, row] / 4).softmax(0) for g in range(group)]).sum(0).tolist()
         ranked = sorted(zip(past, mass, strict=True), key=lambda pair: -pair[1])
         first = [c for c in dict.fromkeys((0, own - 1)) if 0 <= c < own and members[c]]
         best = [*first, *(c for c, _ in ranked if c not in (*first, own))][: topk - 1]
@@ -66,13 +67,13 @@ def test_the_result_is_the_papers(block: int, topk: int, window: int, n: int, m:
     valid[:, 0] = True  # positions count from the first valid key
     valid[0, 8:24] &= not holes  # two blocks without any
     mask = ea.Mask(causal=True, key_mask=valid) if holes else CAUSAL
-    options = {"block": block, "topk": topk, "window": window}
-    got = ea.create("nsa", **options)(call["q"], call["k"], call["v"], mask, gates=call["gates"])
+    attn = ea.create(f"nsa:block={block}:topk={topk}:window={window}")
+    got = attn(call["q"], call["k"], call["v"], mask, gates=call["gates"])
     for b in range(2):
         for head in range(2):
             heads = slice(2 * head, 2 * head + 2)
             q, k, v, gates = call["q"][b, heads], call["k"][b, head], call["v"][b, head], call["gates"][b, heads]
-            want = define(q, k, v, gates, **options, valid=valid[b])
+            want = define(q, k, v, gates, block=block, topk=topk, window=window, valid=valid[b])
             torch.testing.assert_close(got[b, heads], want, rtol=0, atol=1e-12)
 
 
@@ -96,7 +97,7 @@ def test_it_equals_the_plain_forms_of_flash_linear_attention(monkeypatch: pytest
         stub = ModuleType(name)  # which need Triton, and which these forms do not call without `cu_seqlens`
         vars(stub).update(dict.fromkeys(members))
         monkeypatch.setitem(sys.modules, name, stub)
-    fla: SimpleNamespace | ModuleType = load_fla_operations("nsa", "nsa")
+    fla = load_fla_operations("nsa", "nsa")
     call = draw(100, 100, heads=32, kv_heads=2)
     q, k, v, gates = (x.float() for x in call.values())
     rows = [x.transpose(1, 2) for x in (q, k, v)]
@@ -118,14 +119,18 @@ def test_steps_read_only_what_they_select() -> None:
         ea.create("nsa:block=8:topk=3:window=5", dims=ea.Dims(heads=4, kv_heads=2, head_dim=16, value_dim=12)),
     )
     q, k, v, gates = call.values()
-    past = [x[:, :, :63] for x in (q, k, v)]
-    _, state = attn.step(*past, attn.init_state(2, 64, torch.float64), gates=gates[:, :, :63])
-    last = [x[:, :, 63:] for x in (q, k, v)]
-    want, _ = attn.step(*last, state, gates=gates[:, :, 63:])
-    _, state = attn.step(*past, attn.init_state(2, 64, torch.float64), gates=gates[:, :, :63])
+
+    def step(rows: list[Tensor], state: Any, gates: Tensor) -> tuple[Tensor, Any]:
+        q, k, v = rows
+        return attn.step(q, k, v, state, gates=gates)
+
+    past, last = ([x[:, :, part] for x in (q, k, v)] for part in (slice(63), slice(63, 64)))
+    _, state = step(past, attn.init_state(2, 64, torch.float64), gates[:, :, :63])
+    want, _ = step(last, state, gates[:, :, 63:])
+    _, state = step(past, attn.init_state(2, 64, torch.float64), gates[:, :, :63])
     for rows in (state.keys, state.values):
         rows[:, :, 8:48] = float("nan")  # blocks 0, 6 and 7 are the first, the one before, and the own one
-    got, _ = attn.step(*last, state, gates=gates[:, :, 63:])
+    got, _ = step(last, state, gates[:, :, 63:])
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
