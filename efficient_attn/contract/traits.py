@@ -17,13 +17,15 @@ class Input(NamedTuple):
     """A further tensor that a mechanism needs, ``[B, heads, N or M, *tail]``: a gate, a step size.
 
     squash: maps any numbers into the input's range; layers apply it to what they project, samplers to unit Gaussians.
-    A function of a module, because traits are compared and copied.
+    A function of a module, because traits are compared and copied. gradient: False for what only selects: outputs have
+    no gradient by it, and layers keep its projection fixed (``requires_grad``) until it is trained with another loss.
     """
 
     side: Literal["query", "key"]
     per_head: bool = True
     tail: tuple[int, ...] = ()
     squash: Callable[[Tensor], Tensor] | None = None
+    gradient: bool = True
 
     def fit(self, x: Tensor) -> Tensor:
         """x, or x in the input's range."""

@@ -49,8 +49,8 @@ def attend_compressed(q: Tensor, compressed: Compressed, start: int) -> Tensor:
         last = (start + first + ROWS) // compressed.size
         count = -(-max(last, 1) // COLUMNS) * COLUMNS
         some = [F.pad(x[:, :, :count], (0, 0, 0, max(count - columns, 0))) for x in (keys, values)]
-        seen = F.pad(visible[..., rows, :count], (0, max(count - columns, 0)))
-        parts.append(recompute(partial(_attend_visible, seen), q[:, :, rows], *some))
+        allowed = F.pad(visible[..., rows, :count], (0, max(count - columns, 0)))
+        parts.append(recompute(partial(_attend_visible, allowed), q[:, :, rows], *some))
     return torch.cat(parts, 2)
 
 
@@ -77,8 +77,8 @@ def _list_rows(q: Tensor, compressed: Compressed, positions: Tensor, count: int)
     scores = queries @ means.detach()[:, :, None].mT * q.shape[3] ** -0.5
     mass = masked_softmax(scores, compressed.visible(positions)[:, :, None]).mean(2)
     number = torch.arange(mass.shape[-1], device=q.device)
-    own = positions.div(compressed.size, rounding_mode="floor")[:, None]
-    mass = mass.masked_fill(number == own - 1, 2.0).masked_fill(number == 0, 3.0)  # weights are at most 1
-    hidden = (number >= own) | ~compressed.keys.exists[:, None, None]
+    own_block = positions.div(compressed.size, rounding_mode="floor")[:, None]
+    mass = mass.masked_fill(number == own_block - 1, 2.0).masked_fill(number == 0, 3.0)  # weights are at most 1
+    hidden = (number >= own_block) | ~compressed.keys.exists[:, None, None]
     ranked = mass.masked_fill(hidden, -inf).sort(dim=-1, descending=True, stable=True)
     return ranked.indices[..., :count].masked_fill(ranked.values[..., :count] == -inf, -1)

@@ -103,7 +103,7 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = make_projection(heads * self.value_dim, d_model, bias=bias, seed=seed, name="out_proj")
         for name, input_spec in self.attn.traits.inputs.items():
             size = self._count_heads(input_spec) * math.prod(input_spec.tail)
-            self.add_module(f"{name}_proj", make_linear(f"{name}_proj", size))
+            self.add_module(f"{name}_proj", make_linear(f"{name}_proj", size).requires_grad_(input_spec.gradient))
         self.q_norm = nn.RMSNorm(self.head_dim, eps=EPSILON) if norm else None
         self.k_norm = nn.RMSNorm(self.key_dim, eps=EPSILON) if norm and not keys_are_queries else None
         self.output_gate_proj = make_linear("output_gate_proj", heads * self.value_dim) if gated else None

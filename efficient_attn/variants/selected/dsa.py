@@ -41,8 +41,9 @@ class DSA(SelectedAttention):
     the same keys for all heads (DeepSeek sparse attention, DeepSeek-V3.2, arXiv:2512.02556).
 
     Calls take ``index_q [B, 1, N, index_heads, index_dim]``, ``index_w [B, 1, N, index_heads]`` and ``index_k [B, 1, M,
-    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own. Of equal scores the first
-    keys. The indexer computes in float64, every query with every key before it.
+    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own, and until then layers leave
+    it as it is drawn. Of equal scores the first keys. The indexer computes in float64, every query with every key
+    before it.
 
     Causal only. It keeps all keys and values, and the indexer's keys; a decode step reads the latter and the selected
     keys. Up to 160 times as many keys as it selects, a call computes all scores and hides those of other keys,
@@ -56,9 +57,9 @@ class DSA(SelectedAttention):
         check_at_least_one("dsa", topk=topk, index_heads=index_heads, index_dim=index_dim)
         self.topk, self.index_heads, self.index_dim = topk, index_heads, index_dim
         inputs = {
-            "index_q": Input("query", per_head=False, tail=(index_heads, index_dim)),
-            "index_w": Input("query", per_head=False, tail=(index_heads,)),
-            "index_k": Input("key", per_head=False, tail=(index_dim,)),
+            "index_q": Input("query", per_head=False, tail=(index_heads, index_dim), gradient=False),
+            "index_w": Input("query", per_head=False, tail=(index_heads,), gradient=False),
+            "index_k": Input("key", per_head=False, tail=(index_dim,), gradient=False),
         }
         self._traits = Traits(exact=True, bidirectional=False, inputs=inputs)
 

@@ -106,7 +106,11 @@ def test_all_mechanisms_run_and_have_gradients(variant: str) -> None:
     out = layer(draw(), mask=mask_for(layer))
     assert out.shape == (2, LENGTH, WIDTH)
     out.square().sum().backward()
-    without_gradient = [name for name, p in layer.named_parameters() if p.grad is None or not p.grad.any()]
+    named = [(name, p) for name, p in layer.named_parameters() if p.requires_grad]
+    without_gradient = [name for name, p in named if p.grad is None or not p.grad.any()]
+    fixed = {name for name, p in layer.named_parameters() if not p.requires_grad}
+    selecting = [name for name, i in layer.attn.traits.inputs.items() if not i.gradient]
+    assert fixed == {f"{name}_proj.{part}" for name in selecting for part in ("weight", "bias")}
     # an equal bias of all keys does not change a softmax, up to rounding
     assert not set(without_gradient) - {"k_proj.bias"}
 

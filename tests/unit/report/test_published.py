@@ -27,7 +27,7 @@ from efficient_attn.results.store import RunWriter, read
 pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[3] / "results"
-MOST_BYTES = 8_000_000
+MOST_BYTES = 9_000_000
 # measured with uncommitted changes before this was forbidden; new runs must be clean
 UNCLEAN = ("quickstart-20261122-000811-4a95",)
 
