@@ -41,8 +41,8 @@ class DSA(SelectedAttention):
     the same keys for all heads (DeepSeek sparse attention, DeepSeek-V3.2, arXiv:2512.02556).
 
     Calls take ``index_q [B, 1, N, index_heads, index_dim]``, ``index_w [B, 1, N, index_heads]`` and ``index_k [B, 1, M,
-    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own, and until then layers leave
-    it as it is drawn. Of equal scores the first keys. The indexer computes in float64, every query with every key
+    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own, and until then layers
+    leave it as it is drawn. Of equal scores the first keys. The indexer computes in float64, every query with every key
     before it.
 
     Causal only. It keeps all keys and values, and the indexer's keys; a decode step reads the latter and the selected
