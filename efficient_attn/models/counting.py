@@ -15,7 +15,7 @@ ATTENTION = (MultiHeadAttention, Attention)
 def count_parameters(model: nn.Module) -> dict[str, int]:
     """The number of a model's parameters by part: ``attention`` (projections and parameters of mechanisms),
     ``embeddings`` (of tokens and positions), ``mixer`` (the rest: feed-forward parts, convolutions, recurrence, norms,
-    heads)."""
+    heads). Fixed ones (``requires_grad`` is False) do not count."""
     counts = Counter({"attention": 0, "embeddings": 0, "mixer": 0})
     _count(model, "mixer", counts, set())
     return dict(counts)
@@ -24,7 +24,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 def _count(module: nn.Module, part: str, counts: Counter[str], counted_ids: set[int]) -> None:
     part = "attention" if isinstance(module, ATTENTION) else "embeddings" if isinstance(module, EMBEDDINGS) else part
     for parameter in module.parameters(recurse=False):
-        if id(parameter) not in counted_ids:
+        if parameter.requires_grad and id(parameter) not in counted_ids:
             counted_ids.add(id(parameter))
             counts[part] += parameter.numel()
     for child in module.children():

@@ -30,6 +30,7 @@ PEERS = tuple(
         ("peer_performer", "linear", "performer-pytorch"),
         ("peer_simple_gla", "fla", "flash-linear-attention"),
         ("peer_fla_linear", "fla", "flash-linear-attention"),
+        ("peer_forgetting", "fla", "flash-linear-attention"),
         ("peer_gla", "fla_recurrent", "flash-linear-attention"),
         ("peer_delta_rule", "fla_recurrent", "flash-linear-attention"),
         ("peer_gated_delta_rule", "fla_recurrent", "flash-linear-attention"),

@@ -17,6 +17,7 @@ from ..contract import Growth, Mask, Traits
 from ..errors import check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
+from ..variants.full.forgetting import Forgetting
 from .hosting import FLA_DTYPES, LibraryAttention, load_fla_operations
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
@@ -136,3 +137,31 @@ class PeerFlaLinear(_FlaAttention):
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
         out = load_fla_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)
         return out[:, :n].transpose(1, 2)
+
+
+@register("peer_forgetting", family="full")
+class PeerForgetting(LibraryAttention):
+    """flash-linear-attention's naive forgetting attention: `forgetting` with all N x N weights, in float32."""
+
+    declared = replace(Forgetting.declared, cross=False, padding=False, decode=False, grouped=False)
+    only_dtypes: ClassVar = {"library": FLA_DTYPES}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._defined = Forgetting()
+        load_fla_operations("peer_forgetting", "forgetting_attn")
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("O(N^2)", "O(N^2): all weights are written to memory", lambda n, m, causal: n * m)
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self._defined.oracle(q, k, v, mask, **inputs)
+
+    @torch.compiler.disable  # its file is executed at the first call
+    def compute(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
+    ) -> Tensor:
+        naive = load_fla_operations("peer_forgetting", "forgetting_attn").naive_forgetting_attn
+        out = naive(*(x.transpose(1, 2) for x in (q, k, v, inputs["log_forget"])))
+        return out.transpose(1, 2).to(q.dtype)

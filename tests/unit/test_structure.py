@@ -61,6 +61,7 @@ NAMED_OTHERWISE = {
     "variants/test_formulas.py": "the formulas of all engines",
     "registry/test_readme_plugins.py": "README's own plug-ins",
     "report/test_large.py": "the report as a whole",
+    "test_conformance_page.py": "docs/reference/conformance.md, and the trial that writes it",
     "test_torch_features.py": "docs/reference/torch-features.md, and the trial that writes it",
     "test_figures.py": "the tables and the picture of README and measured-results.md",
     "test_compare_cases.py": "the trial that writes the table of compare-runs.md",

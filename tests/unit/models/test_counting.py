@@ -26,3 +26,8 @@ def test_parameters_are_counted_once_by_part() -> None:
 
 def test_parameters_outside_attention_count_as_mixer() -> None:
     assert count_parameters(torch.nn.GRU(4, 4)) == {"attention": 0, "embeddings": 0, "mixer": 2 * 3 * (16 + 4)}
+
+
+def test_fixed_parameters_do_not_count() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).requires_grad_(False))
+    assert count_parameters(model) == {"attention": 0, "embeddings": 0, "mixer": 3 * 2 + 2}

@@ -70,6 +70,20 @@ def test_the_linear_form_equals_ours_in_float64() -> None:
 
 
 @pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("n", [1, 64, 130])
+def test_forgetting_attention_equals_ours(n: int) -> None:
+    tensors = [*_draw(n), -torch.rand(2, 3, n, generator=torch.Generator().manual_seed(n))]
+    results = []
+    for spec in ("peer_forgetting", "forgetting", "forgetting:backend=dense"):
+        q, k, v, log_forget = leaves = [x.clone().requires_grad_() for x in tensors]
+        out = ea.create(spec)(q, k, v, CAUSAL, log_forget=log_forget)
+        results.append([out.detach(), *torch.autograd.grad(out.sin().sum(), leaves)])
+    for theirs, *ours in zip(*results, strict=True):
+        for mine in ours:
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("spec", ["peer_simple_gla", "peer_simple_gla:form=parallel", "peer_fla_linear"])
 def test_half_precision_outputs_have_the_input_dtype(spec: str) -> None:
     inputs = _draw(130, torch.bfloat16)
@@ -92,7 +106,12 @@ def test_it_passes_verification(spec: str, mode: str) -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
 @pytest.mark.parametrize(
-    ("spec", "dtype"), [("peer_simple_gla:chunk_size=24", torch.float32), ("peer_fla_linear", torch.float64)]
+    ("spec", "dtype"),
+    [
+        ("peer_simple_gla:chunk_size=24", torch.float32),
+        ("peer_fla_linear", torch.float64),
+        ("peer_forgetting", torch.float32),
+    ],
 )
 def test_the_peer_passes_the_conformance_tests(spec: str, dtype: torch.dtype, check: Check) -> None:
     outcome = run_check(check, Subject(spec, dtype=dtype))

@@ -39,7 +39,7 @@ def _make(variant: str, problem: Problem = tiny.TINY, given: Any = None, *, seed
 
 
 def _count(learner: Learner) -> int:
-    return sum(p.numel() for p in learner.model.parameters())
+    return sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
 
 
 # -- models of equal size --------------------------------------------------------------------------------------------
