@@ -25,23 +25,25 @@ import efficient_attn as ea
 from efficient_attn.errors import UnsupportedError, UsageError
 from efficient_attn.peers import PEERS
 from efficient_attn.registry import load_plugin
-from efficient_attn.testing import run_checks
+from efficient_attn.testing import Outcome, Subject, run_checks
 from efficient_attn.testing.checks import FIRST, LATER, list_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 COMMAND = "python suites/trials/conformance_matrix.py"
 GROUPS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*FIRST, *LATER)}
 NONE = "-"  # no check of a group applies
+WORKERS = 2  # processes at a time
 REASON_LENGTH = 400
 TEXT = """# Conformance of each implementation
 
-The {checks} checks of `efficient-attn check` in {groups} groups, on the CPU in float64 with torch {torch}, seed 0: how
-many an implementation passes, and how many fail. Checks apply to what it declares (its `traits`): a library that
-declares no padding is not asked for it. `{command}` writes this page.
+The {checks} checks of `efficient-attn check` in {groups} groups, on the CPU in float64 (float32 where that is refused)
+with torch {torch}, seed 0: how many an implementation passes, how many have calls of sizes that it refuses, and how
+many fail. Checks apply to what it declares (its `traits`): a library that declares no padding is not asked for it.
+`{command}` writes this page.
 
 {table}
 
-## Failures
+## Failures and refusals
 
 {failures}
 
@@ -52,30 +54,39 @@ declares no padding is not asked for it. `{command}` writes this page.
 
 
 class Result(NamedTuple):
-    """Counts ``(passed, failed)`` by group, failures as ``(check, reason)``, and why it was not checked at all."""
+    """Counts ``(passed, refused, failed)`` by group; refusals and failures as ``(check, reason)``; absent: why it was
+    not checked at all."""
 
-    counts: dict[str, tuple[int, int]]
+    counts: dict[str, tuple[int, int, int]]
+    refusals: list[tuple[str, str]]
     failures: list[tuple[str, str]]
-    refused: str = ""
+    absent: str = ""
 
 
 def examine(spec: str) -> Result:
-    """Run all checks of a spec in this process."""
+    """Run all checks of a spec in this process, in float32 where it refuses float64."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for plugin in dict.fromkeys(peer.plugin for peer in PEERS):
         load_plugin(plugin)
     try:
-        outcomes = run_checks(spec)
+        dtype = torch.float32 if Subject(spec).attn.why_not_dtype(torch.float64) else torch.float64
+        outcomes = run_checks(spec, dtype=dtype)
     except (UsageError, UnsupportedError) as error:
-        return Result({}, [], str(error))
-    statuses = {outcome.check.name: outcome.status for outcome in outcomes}
+        return Result({}, [], [], str(error))
+    statuses = {o.check.name: "refused" if _refuses(o) else o.status for o in outcomes}
     counts = {}
     for name, module in GROUPS.items():
         found = [statuses.get(check.name) for check in list_checks(module)]
-        counts[name] = found.count("passed"), found.count("failed")
-    failures = [(outcome.check.name, outcome.reason) for outcome in outcomes if outcome.status == "failed"]
-    return Result(counts, failures)
+        counts[name] = found.count("passed"), found.count("refused"), found.count("failed")
+    failed = [o for o in outcomes if o.status == "failed"]
+    refusals, failures = ([(o.check.name, o.reason) for o in failed if _refuses(o) == x] for x in (True, False))
+    return Result(counts, refusals, failures)
+
+
+def _refuses(outcome: Outcome) -> bool:
+    """Whether a check failed because the implementation does not take its sizes."""
+    return outcome.status == "failed" and "UnsupportedError" in outcome.reason
 
 
 def make_table(results: dict[str, Result]) -> str:
@@ -87,20 +98,29 @@ def make_table(results: dict[str, Result]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _write_cell(passed: int, failed: int) -> str:
-    if not passed + failed:
-        return NONE
-    return str(passed) if not failed else f"{passed}, **{failed} fails**"
+def _write_cell(passed: int, refused: int, failed: int) -> str:
+    numbers = (passed, ""), (refused, " refused"), (failed, " **fail**")
+    return ", ".join(f"{number}{word}" for number, word in numbers if number) or NONE
 
 
 def list_failures(results: dict[str, Result]) -> str:
-    """A line for each failure and for each implementation that could not be checked."""
-    lines = [f"- `{spec}` was not checked: {result.refused}" for spec, result in results.items() if result.refused]
+    """A line for each failure, and one for each implementation that refuses sizes or could not be checked."""
+    lines = []
     for spec, result in results.items():
-        for check, reason in result.failures:
-            text = " ".join(reason.split()).replace("|", "\\|")
-            lines.append(f"- `{spec}`, {check}: {text[:REASON_LENGTH]}{'...' * (len(text) > REASON_LENGTH)}")
+        if result.absent:
+            lines.append(f"- `{spec}` was not checked: {_shorten(result.absent)}")
+        lines += [f"- `{spec}`, {check}: {_shorten(reason)}" for check, reason in result.failures]
+        if result.refusals:
+            check, reason = result.refusals[0]
+            lines.append(
+                f"- `{spec}` refuses calls of {len(result.refusals)} checks, the first of {check}: {_shorten(reason)}"
+            )
     return "\n".join(lines) or "None."
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text[:REASON_LENGTH] + "..." * (len(text) > REASON_LENGTH)
 
 
 def make_legend() -> str:
@@ -121,11 +141,11 @@ def list_specs() -> list[str]:
 def examine_all(specs: Iterable[str]) -> dict[str, Result]:
     """Each in a process of its own, so that a library's settings stay there."""
     specs = list(specs)
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         results = {}
         for spec, result in zip(specs, pool.map(examine, specs), strict=True):
             results[spec] = result
-            print(f"{spec}: {len(result.failures)} failures {result.refused}", file=sys.stderr, flush=True)
+            print(f"{spec}: {len(result.failures)} failures {result.absent}", file=sys.stderr, flush=True)
         return results
 
 

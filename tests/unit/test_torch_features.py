@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch_features
+from markdown_tables import parse_table
 
 import efficient_attn as ea
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-features.md"
-
-
-def parse_table(text: str) -> dict[str, dict[str, str]]:
-    """The cells of a table, by spec and column."""
-    cells = [[c.strip(" `") for c in line.strip("|").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
-    head, _, *body = cells
-    return {spec.replace("\\|", "|"): dict(zip(head[1:], row, strict=True)) for spec, *row in body}
 
 
 def test_the_page_has_every_mechanism_and_every_column() -> None:
