@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from sampling import SAMPLES, SHARE, choose_sample, commit_number
@@ -18,6 +19,9 @@ from efficient_attn.instruments import integrity, timing
 # so that kernel choices are the same everywhere, in commands too; `backend=cpp` still runs C++
 os.environ.setdefault("EFFICIENT_ATTN_CALIBRATION", "off")
 os.environ.setdefault("EFFICIENT_ATTN_NATIVE", "off")
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # an example may wait for other programs
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
