@@ -31,7 +31,7 @@ from efficient_attn.testing.checks import FIRST, LATER, list_checks
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 COMMAND = "python suites/trials/conformance_matrix.py"
 GROUPS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*FIRST, *LATER)}
-NONE = "-"  # no check of a group applies
+NONE = "-"  # no check of a group applies, or none has a size that is not refused
 WORKERS = 2  # processes at a time
 REASON_LENGTH = 400
 TEXT = """# Conformance of each implementation
@@ -39,6 +39,8 @@ TEXT = """# Conformance of each implementation
 The {checks} checks of `efficient-attn check` in {groups} groups, on the CPU in float64 (float32 where that is refused)
 with torch {torch}, seed 0: how many an implementation passes, how many have calls of sizes that it refuses, and how
 many fail. Checks apply to what it declares (its `traits`): a library that declares no padding is not asked for it.
+A dash is no pass: no check of the group applies, or the implementation refuses the sizes of all that would.
+`peer_reformer` and `peer_nystromformer` refuse nearly all sizes, so that little of them is checked here.
 `{command}` writes this page.
 
 {table}
