@@ -15,6 +15,7 @@ import torch
 from sampling import SAMPLES, SHARE, choose_sample, commit_number
 
 from efficient_attn.instruments import integrity, timing
+from efficient_attn.registry import names
 
 # so that kernel choices are the same everywhere, in commands too; `backend=cpp` still runs C++
 os.environ.setdefault("EFFICIENT_ATTN_CALIBRATION", "off")
@@ -85,6 +86,14 @@ def _one_thread() -> None:
 def _seed() -> None:
     """Seed torch's global generator, so that tests draw the same numbers in any order."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_the_registry() -> Iterator[None]:
+    """Fail a module whose tests leave other mechanisms registered than before: later tests would find them."""
+    before = names()
+    yield
+    assert names() == before, "register in `tiny_suites.isolated_registry()` or in another process"
 
 
 @pytest.fixture(scope="module", autouse=True)

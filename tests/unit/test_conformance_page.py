@@ -22,7 +22,8 @@ def test_the_page_has_every_implementation_and_every_group() -> None:
 @pytest.mark.sampled(3)
 def test_the_page_agrees_with_the_checks() -> None:
     rows = parse_table(PAGE.read_text(encoding="utf-8"))
-    assert parse_table(conformance_matrix.make_table({"gla": conformance_matrix.examine("gla")}))["gla"] == rows["gla"]
+    results = conformance_matrix.examine_all(["gla"])  # in its own process, as it registers all peers
+    assert parse_table(conformance_matrix.make_table(results))["gla"] == rows["gla"]
 
 
 def test_failures_and_refusals_are_listed() -> None:

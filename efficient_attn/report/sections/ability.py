@@ -22,9 +22,10 @@ from .uptraining_table import make_uptraining_panels, make_uptraining_tables
 
 INTRO = (
     "Small models that differ only in their attention mechanism are trained from scratch and tested on unseen "
-    "examples, until the score on validation has levelled off: the best has improved by less than .005, or 1% of the "
-    "remaining error, over the last quarter of the steps. The scores hold for this model size and number of seeds; "
-    "larger models may give other results. Swapping the attention of a trained model is a different experiment, as its "
+    "examples, until the score on validation has levelled off: its mean has improved by less than .005, or 1% of the "
+    "remaining error, from the quarter before the last to the last quarter of the steps, and two standard errors more "
+    "would be no more (in runs of older versions: the best score had, whatever its noise). The scores hold for this "
+    "model size and number of seeds; larger models may give other results. Swapping the attention of a trained model is a different experiment, as its "
     "weights are not trained for the mechanism. Each cell is the mean over seeds at the learning rate that was best "
     "on validation, with its 95% interval over seeds in brackets; where seeds differ by more than .05, each is shown. "
     "'still improving': training ended at the largest number of steps, the same for all. 'rate at the edge': the best "

@@ -124,9 +124,7 @@ class Trainer:
             if progress.step % interval == 0 or progress.step in (self._count_steps(), last_decay_from):
                 self._validate()
             if progress.step == last_decay_from and progress.decay_from is None and progress.stopped is None:
-                learned = plateau.has_learned(progress.scores, setup.problem.metric, setup.trivial_score)
-                progress.decay_from = progress.step
-                progress.stopped = plateau.STILL_IMPROVING if learned else plateau.NOT_LEARNED
+                progress.decay_from, progress.stopped = progress.step, self._judge_at_the_end()
             if perf_counter() - self.saved_at > setup.keys.checkpoint_s:
                 self.save()
         if not progress.scores:  # without steps
@@ -137,6 +135,14 @@ class Trainer:
         others = [n for n in keys.test_len if n != setup.length]
         at_length = {n: self._evaluate("test", n, keys.examples, on_step)[0] for n in others}
         return TrainingResult(progress, counts, at_length, within_distance)
+
+    def _judge_at_the_end(self) -> str:
+        """Why training ends after the most steps: it cannot go on until noise is ruled out, so means decide."""
+        scores, setup = self.progress.scores, self.setup
+        if not plateau.has_learned(scores, setup.problem.metric, setup.trivial_score):
+            return plateau.NOT_LEARNED
+        rule = (scores, setup.problem.metric, setup.trivial_score, self.progress.steps)
+        return LEVELLED_OFF if plateau.has_levelled_off(*rule, certainly=False) else plateau.STILL_IMPROVING
 
     def save(self) -> None:
         """Write the checkpoint, if there is a path. Raises `CheckpointNotSaved`."""

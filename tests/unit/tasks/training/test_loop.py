@@ -236,7 +236,7 @@ def _score(trainer: Any, curve: Callable[[int], float]) -> None:
         (lambda step: 0.5, 38, loop.LEVELLED_OFF),  # 30 is a quarter of 120; then the decay
         (lambda step: step / 200, 120, plateau.STILL_IMPROVING),
         (lambda step: 0.01, 120, plateau.NOT_LEARNED),
-        (lambda step: 0.01 if step < 48 else 0.6, 83, loop.LEVELLED_OFF),  # at 66, as 0.75 * 63 < 48
+        (lambda step: 0.01 if step < 48 else 0.6, 113, loop.LEVELLED_OFF),  # at 90, as 0.5 * 90 >= 45
         (lambda step: 0.5 if step < 36 else 1.0, 36, plateau.SOLVED),  # during the decay
     ],
 )
