@@ -37,8 +37,8 @@ def has_levelled_off(
     scores: Sequence[tuple[int, float]], metric: str, trivial_score: float, most_steps: int, *, certainly: bool = True
 ) -> bool:
     """Whether the mean error has hardly fallen from the quarter before the last to the last quarter of the steps so
-    far. certainly: even if it fell by two standard errors more. Never true of a model that has learned nothing, which may
-    be about to."""
+    far. certainly: even if it fell by two standard errors more. Never true of a model that has learned nothing, which
+    may be about to."""
     step = scores[-1][0]
     errors = [compute_error(score, metric) for at, score in scores if at > (1 - 2 * QUARTER) * step]
     n_last = sum(at > (1 - QUARTER) * step for at, _ in scores)

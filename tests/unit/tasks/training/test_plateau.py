@@ -65,7 +65,7 @@ def test_noise_ends_few_trainings_that_improve_and_most_that_do_not(
 ) -> None:
     """Scores of 256 examples, as of pronunciation, with a standard error of .02 and a gain in a quarter of the most
     steps, of which the last fifth is the decay; means alone would end more than nine of ten."""
-    ended = {certainly: 0 for certainly in (True, False)}
+    ended = dict.fromkeys((True, False), 0)
     for seed in range(100):
         noise = np.random.default_rng(seed).normal(0, 0.02, 32)
         curve = [(10 * i, 0.4 + gain * i / 10 + noise[i - 1]) for i in range(1, 33)]
