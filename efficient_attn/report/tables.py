@@ -50,7 +50,8 @@ class ReportTable:
 
 
 # columns that tables of costs use
-COST_COLUMNS = ["label", "variant", "is_baseline", "seq_len", "kv_len", "causal", "batch", "kv_heads", "backend_used"]
+COST_COLUMNS = ["label", "variant", "is_baseline", "seq_len", "kv_len", "causal", "batch", "kv_heads"]
+COST_COLUMNS += ["backend_used", "choices"]
 COST_COLUMNS += ["latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low", "speedup_high"]
 COST_COLUMNS += ["tokens_per_s", "pairs", "pairs_computed", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS]
 COST_COLUMNS += ["peak_memory_bytes", "workspace_bytes", "state_bytes", "memory_budget_bytes", "longest_context"]
@@ -91,13 +92,15 @@ def make_cost_table(
     columns: heading and cell of the columns between the speedup and the pairs. note: first sentence of the note.
     """
     arrays_by_label, row_values = select.split_variants(piece.rows), list_row_values(top)
-    backends_by_label = piece.rows.groupby("label", sort=False)["backend_used"].agg(set)
+    backends_by_label: dict[str, set[str]] = {}
+    for row in list_row_values(piece.rows):
+        backends_by_label.setdefault(row["label"], set()).add(describe_backend(row))
     body = []
     for row in row_values:
         label, queries = row["label"], 1 if piece.mode == "decode" else int(row["seq_len"])
         cells = [show_label(label, is_baseline=row["is_baseline"]), show_speedup(row)]
         cells += [show(row, arrays_by_label[label]) for show in columns.values()]
-        body.append([*cells, *_show_pairs(row, queries), _show_backend(row["backend_used"], backends_by_label[label])])
+        body.append([*cells, *_show_pairs(row, queries), _show_backend(row, backends_by_label[label])])
     head = ("Variant", f"Speedup over {setting.baseline}", *columns, *PAIRS_HEADINGS, BACKEND_HEADING)
     notes = [
         note,
@@ -116,12 +119,20 @@ def show_label(label: str, *, is_baseline: bool = False) -> ReportCell:
     return ReportCell(label, mark="base" if is_baseline else "")
 
 
-def _show_backend(used: str | None, backends: set[str | None]) -> ReportCell:
+def describe_backend(row: dict[str, Any]) -> str:
+    """The backend of a row and the operations that C++ computed in it; a dash if unknown."""
+    if not units.is_present(row["backend_used"]):
+        return units.EMPTY
+    choices = row["choices"].split() if units.is_present(row["choices"]) else []
+    native = [name for name, _, chosen in (choice.partition("=") for choice in choices) if "cpp" in chosen.split(",")]
+    return f"{row['backend_used']}, {formatting.join_words(native)} in C++" if native else row["backend_used"]
+
+
+def _show_backend(row: dict[str, Any], backends: set[str]) -> ReportCell:
     """The backend of a row, and those of its variant at other lengths, because exponents mix them."""
-    if used is None:
-        return ReportCell(units.EMPTY)
-    other_backends = sorted(backend for backend in backends if backend not in (used, None))
-    return ReportCell(f"{used} (elsewhere {formatting.join_words(other_backends)})" if other_backends else used)
+    used = describe_backend(row)
+    others = sorted(backends - {used, units.EMPTY})
+    return ReportCell(f"{used} (elsewhere {'; '.join(others)})" if others and used != units.EMPTY else used)
 
 
 def _show_pairs(row: dict[str, Any], queries: int) -> tuple[ReportCell, ReportCell]:

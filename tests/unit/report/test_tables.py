@@ -24,6 +24,23 @@ def series(lengths: list[int], lows: list[float], **columns: list[float]) -> dic
 
 
 @pytest.mark.parametrize(
+    ("backend", "choices", "text"),
+    [
+        ("parts", "tiles=cpp", "parts, tiles in C++"),
+        ("sdpa", "decode=cpp,fold half=float32", "sdpa, decode in C++"),
+        ("blocks", "decode=cpp products=by_head tiles=cpp", "blocks, decode and tiles in C++"),
+        ("chunked", "scan=torch", "chunked"),
+        ("cpp", NAN, "cpp"),
+        ("dense", None, "dense"),
+        (None, "tiles=cpp", EMPTY),
+        (NAN, None, EMPTY),
+    ],
+)
+def test_backends_name_what_ran_in_native_code(backend: Any, choices: Any, text: str) -> None:
+    assert tables.describe_backend({"backend_used": backend, "choices": choices}) == text
+
+
+@pytest.mark.parametrize(
     ("lengths", "lows", "text"),
     [
         ([256, 512, 1024], [1.1, 2.0, 3.0], "<=256"),

@@ -131,9 +131,12 @@ def test_another_backend_at_other_lengths_is_named(tmp_path: Path) -> None:
     for record in records:
         if record.row.variant == "linear" and record.row.seq_len == 512:
             record.row.backend_used = "dense"
+        if record.row.variant == "sliding_window:window=128" and record.row.seq_len == 1024:
+            record.row.choices = "half=float32 tiles=cpp"
     _, text = report(tmp_path, records)
     rows = table(text, "Forward, bidirectional at length 1024")
     assert rows["linear"]["Backend"] == "chunked (elsewhere dense)"
+    assert rows["sliding_window:window=128"]["Backend"] == "windows, tiles in C++ (elsewhere windows)"
     assert rows["full"]["Backend"] == "sdpa"
 
 
