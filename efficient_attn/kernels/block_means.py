@@ -12,7 +12,7 @@ from torch import Tensor
 from ..contract.mask import Mask
 from .dense import widen
 from .pages import attend_gathered, list_keys
-from .selected_keys import copy_tensors
+from .selected_keys import copy_tensors, find_largest
 from .softmax.block_lists import BlockInputs, BlockOptions, attend
 from .softmax.sdpa import pad_widths
 
@@ -42,6 +42,10 @@ class BlockMeans(NamedTuple):
         counts = (length - size * torch.arange(count, device=sums.device)).clamp(max=size)
         return cls(sums[:, :, :count] / counts[:, None], torch.ones_like(counts[None], dtype=torch.bool))
 
+    def before(self, block: int) -> BlockMeans:
+        """The blocks before one."""
+        return BlockMeans(self.means[:, :, :block], self.exists[:, :block])
+
 
 def rank_blocks(q: Tensor, means: BlockMeans, own_block: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The earlier blocks with the largest products, of equal ones the first, and whether they exist, ``[B, heads, N,
@@ -49,20 +53,22 @@ def rank_blocks(q: Tensor, means: BlockMeans, own_block: Tensor, count: int) -> 
     number = torch.arange(means.means.shape[2], device=q.device)
     products = q.detach().double() @ means.means.mT
     hidden = (number >= own_block[:, None]) | ~means.exists[:, None, None]
-    ranked = products.masked_fill(hidden, -inf).sort(dim=-1, descending=True, stable=True)
-    return ranked.indices[..., :count], ranked.values[..., :count] > -inf
+    values, order = find_largest(products.masked_fill_(hidden, -inf), count)
+    return order, values > -inf
 
 
 def attend_listed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, means: BlockMeans, size: int, count: int) -> Tensor:
     """Causal softmax of each query over its own block and the ``count`` earlier ones that rank first."""
     (batch, heads, n, width), kv_heads, m = q.shape, k.shape[1], k.shape[2]
     own_block = mask.positions(n, m, device=q.device).div(size, rounding_mode="floor")
-    lists = []
+    count, start, lists = min(count, means.exists.shape[1]), mask.start(n, m), []
     for first in range(0, n, RANKED_ROWS):
-        rows = slice(first, first + RANKED_ROWS)
+        rows = slice(first, min(first + RANKED_ROWS, n))
         queries = q[:, :, rows].reshape(batch, kv_heads, -1, width)
-        order, exists = rank_blocks(queries, means, own_block[rows].repeat(heads // kv_heads), count)
-        lists.append(order.masked_fill(~exists, -1).unflatten(2, (heads // kv_heads, -1)))
+        earlier = means.before(max(start + rows.stop - 1, 0) // size)
+        order, exists = rank_blocks(queries, earlier, own_block[rows].repeat(heads // kv_heads), count)
+        order = F.pad(order.masked_fill(~exists, -1), (0, count - order.shape[-1]), value=-1)
+        lists.append(order.unflatten(2, (heads // kv_heads, -1)))
     return attend_lists(q, k, v, mask, torch.cat(lists, 3), size)
 
 

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from ..contract.mask import Mask
 from .dense import masked_softmax, widen
-from .selected_keys import attend_selected, copy_tensors, cut_rows, recompute, spread_blocks, take_keys
+from .selected_keys import (
+    attend_selected,
+    copy_tensors,
+    cut_rows,
+    find_largest,
+    recompute,
+    spread_blocks,
+    take_keys,
+)
 
 # the number of keys from which only the selected ones are read, in multiples of these: fewer are faster all at once
 # (256 queries, heads of 64 and of 128 in groups of 3, float32, Intel Xeon Emerald Rapids: equal at 16 to 32 times)
@@ -40,9 +48,9 @@ class Pages(NamedTuple):
         """The largest score that any key of a page may have with ``q [B, heads, N, D]``, before the division by
         sqrt(D): ``[B, heads, N, pages]``, in float64."""
         q, low, high = q.double(), self.low.double(), self.high.double()
-        exists = (low <= high).all(-1)[:, :, None]
-        low, high = (x.nan_to_num(posinf=0, neginf=0) for x in (low, high))
-        return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).masked_fill(~exists, -inf)
+        exists = (self.low[..., 0] <= self.high[..., 0])[:, :, None]  # in all dimensions or in none
+        # of the infinite entries of a page without keys, a column of NaN
+        return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).masked_fill_(~exists, -inf)
 
 
 def rank_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -50,16 +58,17 @@ def rank_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> tuple[T
     count]``. own_page: ``[N]``, the page of each query."""
     bounds = pages.bound(q)
     number = torch.arange(bounds.shape[-1], device=q.device)
-    ranked = bounds.masked_fill(number >= own_page[:, None], -inf).sort(dim=-1, descending=True, stable=True)
-    return ranked.indices[..., :count], ranked.values[..., :count] > -inf
+    values, order = find_largest(bounds.masked_fill_(number >= own_page[:, None], -inf), count)
+    return order, values > -inf
 
 
 def select_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> Tensor:
     """``[B, heads, N, pages]`` bool: each query's own page, and those of `rank_pages`."""
     order, exists = rank_pages(q, pages, own_page, count)
     number = torch.arange(pages.low.shape[2], device=q.device)
-    selection = torch.zeros(*q.shape[:3], len(number), dtype=torch.bool, device=q.device)
-    return selection.scatter(-1, order, exists) | (number == own_page[:, None])
+    found = torch.zeros(*q.shape[:3], len(number), dtype=torch.int32, device=q.device)
+    found = found.scatter_add(-1, order, exists.to(found.dtype))  # a place may occur again, as one that does not exist
+    return (found > 0) | (number == own_page[:, None])
 
 
 def attend_pages(

@@ -15,6 +15,8 @@ from ..contract.mask import Mask
 from .custom_ops import in_functorch_transform
 from .dense import masked_softmax
 
+FEW_ROWS = 16  # of a head, for which one `gather` of all heads is faster
+MOST_PASSES = 24  # over all numbers, each of which finds the next largest; a sort is faster for more
 ROWS = 64  # queries whose scores are stored together, of all heads of a group
 
 # from scores ``[B, Hkv, group, rows, keys]`` and visible pairs, ``[B or 1, 1, 1, rows, keys]`` bool, to selected ones
@@ -63,8 +65,31 @@ def cut_rows(n: int, group: int) -> Iterator[slice]:
 
 
 def take_keys(x: Tensor, index: Tensor) -> Tensor:
-    """``x [B, Hkv, M, E]`` at the places ``[B, Hkv, count]``."""
-    return x.gather(2, index[..., None].expand(-1, -1, -1, x.shape[3]))
+    """``x [B, Hkv, M, E]`` at the places ``[B, Hkv, count]``. `index_select` copies whole rows, which took an eighth of
+    the time of `gather` (8 heads of 64, 1,024 of 30,000 keys, float32, one thread of an AMD Zen 4)."""
+    (batch, heads, m, width), count = x.shape, index.shape[2]
+    if x.is_contiguous():
+        first = torch.arange(0, batch * heads * m, m, device=x.device).view(batch, heads, 1)
+        return x.view(-1, width).index_select(0, (index + first).flatten()).view(batch, heads, count, width)
+    if count < FEW_ROWS:
+        return x.gather(2, index[..., None].expand(-1, -1, -1, width))
+    heads_of_rows = (zip(*pair, strict=True) for pair in zip(x, index, strict=True))  # views of any strides
+    found = [keys.index_select(0, places) for pairs in heads_of_rows for keys, places in pairs]
+    return torch.stack(found).view(batch, heads, count, width)
+
+
+def find_largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest numbers of each row, of equal ones the first, and their places, ``[..., min(count, columns)]``. Of
+    minus infinity the places are any, also those of others. Overwrites x."""
+    count = min(count, x.shape[-1])
+    if not 0 < count <= MOST_PASSES:
+        ranked = x.sort(dim=-1, descending=True, stable=True)
+        return ranked.values[..., :count], ranked.indices[..., :count]
+    passes = []
+    for _ in range(count):
+        passes.append(x.max(dim=-1, keepdim=True))  # of equal ones, the first
+        x.scatter_(-1, passes[-1].indices, -inf)
+    return torch.cat([p.values for p in passes], -1), torch.cat([p.indices for p in passes], -1)
 
 
 def estimate_rows_bytes(batch: int, kv_heads: int, m: int, *, training: bool) -> int:

@@ -82,7 +82,7 @@ def _listed_parts(inputs: BlockInputs, options: BlockOptions) -> Iterator[_Part]
 def _select(inputs: BlockInputs, part: _Part) -> FusedInputs:
     """The kernel's inputs of one head."""
     q, k, v, _, valid = inputs
-    tiles = _make_tiles(q[part.head].flatten(0, 1)[part.rows])
+    tiles = _make_tiles(q[part.head].flatten(0, 1).index_select(0, part.rows))
     keys, values = (x[part.head, part.keys].expand(len(tiles), 1, -1, -1) for x in (k, v))
     return FusedInputs(tiles, keys, values, _hide(valid, part, q.dtype))
 
@@ -104,7 +104,7 @@ def _join_tiles(x: Tensor, part: _Part) -> Tensor:
 
 def _tile_rows(x: Tensor, part: _Part) -> Tensor:
     """The rows of a part, of ``x [G, N, ..]``, as ``[1, 1, rows, ..]``."""
-    return x.flatten(0, 1)[part.rows][None, None]
+    return x.flatten(0, 1).index_select(0, part.rows)[None, None]
 
 
 def _without_hidden(out: Tensor, lse: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,8 @@ def _forward(inputs: BlockInputs, options: BlockOptions) -> tuple[Tensor, Tensor
         tiles = _select(inputs, part)
         results = _without_hidden(*merge.attend(tiles, FusedOptions(False, options.scale)), tiles.mask)
         flat_out, flat_lse = out[part.head].flatten(0, 1), lse[part.head].flatten(0, 1)
-        row_out, row_lse = _make_tiles(flat_out[part.rows]), _make_tiles(flat_lse[part.rows][:, None])[..., 0]
+        row_out = _make_tiles(flat_out.index_select(0, part.rows))
+        row_lse = _make_tiles(flat_lse.index_select(0, part.rows)[:, None])[..., 0]
         merge.join(row_out, row_lse, *results)
         flat_out[part.rows], flat_lse[part.rows] = _join_tiles(row_out, part), _join_tiles(row_lse, part)
     return out, lse.masked_fill_(lse.isinf(), 0)
