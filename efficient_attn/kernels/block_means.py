@@ -16,6 +16,7 @@ from .selected_keys import copy_tensors, find_largest
 from .softmax.block_lists import BlockInputs, BlockOptions, attend
 from .softmax.sdpa import pad_widths
 
+COLUMNS = 64  # the means that some queries read are as many as those before their end, rounded up to this
 RANKED_ROWS = 1024  # queries whose products with all means exist at a time
 
 
@@ -43,8 +44,9 @@ class BlockMeans(NamedTuple):
         return cls(sums[:, :, :count] / counts[:, None], torch.ones_like(counts[None], dtype=torch.bool))
 
     def before(self, block: int) -> BlockMeans:
-        """The blocks before one."""
-        return BlockMeans(self.means[:, :, :block], self.exists[:, :block])
+        """The blocks before one, and up to a multiple of `COLUMNS` more: rounding depends on their number."""
+        count = -(-max(block, 1) // COLUMNS) * COLUMNS
+        return BlockMeans(self.means[:, :, :count], self.exists[:, :count])
 
 
 def rank_blocks(q: Tensor, means: BlockMeans, own_block: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -65,7 +67,7 @@ def attend_listed(q: Tensor, k: Tensor, v: Tensor, mask: Mask, means: BlockMeans
     for first in range(0, n, RANKED_ROWS):
         rows = slice(first, min(first + RANKED_ROWS, n))
         queries = q[:, :, rows].reshape(batch, kv_heads, -1, width)
-        earlier = means.before(max(start + rows.stop - 1, 0) // size)
+        earlier = means.before((start + rows.stop - 1) // size)
         order, exists = rank_blocks(queries, earlier, own_block[rows].repeat(heads // kv_heads), count)
         order = F.pad(order.masked_fill(~exists, -1), (0, count - order.shape[-1]), value=-1)
         lists.append(order.unflatten(2, (heads // kv_heads, -1)))

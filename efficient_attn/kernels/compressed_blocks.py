@@ -8,13 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .block_means import BlockMeans
+from .block_means import COLUMNS, BlockMeans
 from .dense import masked_softmax
-from .selected_keys import recompute
+from .selected_keys import find_largest, recompute
 from .softmax.sdpa import attend_fused
 
 ROWS = 256  # queries whose weights exist at a time
-COLUMNS = 64  # the means that some queries read are as many as those before their end, rounded up to this
 
 
 class Compressed(NamedTuple):
@@ -28,6 +27,11 @@ class Compressed(NamedTuple):
     def of(cls, k: Tensor, v: Tensor, size: int, valid: Tensor | None = None) -> "Compressed":
         """Of ``k, v [B, heads, M, ..]``. valid: ``[B, M]`` bool, the keys that count."""
         return cls(BlockMeans.of(k, size, valid), BlockMeans.of(v, size, valid), size)
+
+    def before(self, end: int) -> "Compressed":
+        """The blocks of keys before a position, and up to a multiple of `COLUMNS` more."""
+        block = -(-end // self.size)
+        return Compressed(self.keys.before(block), self.values.before(block), self.size)
 
     def visible(self, positions: Tensor) -> Tensor:
         """The blocks that end at a query's position or before, ``[B or 1, 1, N, blocks]`` bool."""
@@ -60,14 +64,19 @@ def _attend_visible(visible: Tensor, q: Tensor, keys: Tensor, values: Tensor) ->
     return out.masked_fill(~visible.any(-1, keepdim=True), 0)
 
 
-def list_compressed(q: Tensor, compressed: Compressed, positions: Tensor, count: int) -> Tensor:
+def list_compressed(
+    q: Tensor, compressed: Compressed, positions: Tensor, count: int, *, start: int | None = None
+) -> Tensor:
     """For all heads of a group, a query's first block and the one before its own, then those whose weights in
     `attend_compressed` have the largest mean over the group, of equal ones the first: ``[B, Hkv, N, count]``, -1 for
-    none; the own block is not listed."""
-    lists = [
-        _list_rows(q[:, :, rows], compressed, positions[rows], count)
-        for rows in (slice(first, first + ROWS) for first in range(0, q.shape[2], ROWS))
-    ]
+    none; the own block is not listed. start: the position of the first query, if positions are consecutive; later
+    blocks are then not read."""
+    n, lists = q.shape[2], []
+    count = min(count, compressed.keys.exists.shape[1])
+    for rows in (slice(first, min(first + ROWS, n)) for first in range(0, n, ROWS)):
+        earlier = compressed if start is None else compressed.before(start + rows.stop)
+        listed = _list_rows(q[:, :, rows], earlier, positions[rows], count)
+        lists.append(F.pad(listed, (0, count - listed.shape[-1]), value=-1))
     return torch.cat(lists, 2)
 
 
@@ -80,5 +89,5 @@ def _list_rows(q: Tensor, compressed: Compressed, positions: Tensor, count: int)
     own_block = positions.div(compressed.size, rounding_mode="floor")[:, None]
     mass = mass.masked_fill(number == own_block - 1, 2.0).masked_fill(number == 0, 3.0)  # weights are at most 1
     hidden = (number >= own_block) | ~compressed.keys.exists[:, None, None]
-    ranked = mass.masked_fill(hidden, -inf).sort(dim=-1, descending=True, stable=True)
-    return ranked.indices[..., :count].masked_fill(ranked.values[..., :count] == -inf, -1)
+    values, places = find_largest(mass.masked_fill(hidden, -inf), count)
+    return places.masked_fill(values == -inf, -1)

@@ -107,7 +107,7 @@ class NSA(Attention):
         n, m, dtype = q.shape[2], k.shape[2], q.dtype
         q, k, v = widen(q), widen(k), widen(v)  # so that the sum of three results is rounded once
         positions = mask.positions(n, m, device=q.device)
-        lists = list_compressed(q, compressed, positions, self.topk - 1)[:, :, None]
+        lists = list_compressed(q, compressed, positions, self.topk - 1, start=mask.start(n, m))[:, :, None]
         selected = attend_lists(q, k, v, mask, lists.expand(-1, -1, q.shape[1] // k.shape[1], -1, -1), self.block)
         near = self.near.compute(q, k, v, mask)
         return _join(gates, attend_compressed(q, compressed, mask.start(n, m)), selected, near).to(dtype)
