@@ -30,7 +30,7 @@ class Chunks(NamedTuple):
     b: Tensor | None  # [n, c, 1]
     decay: NoDecay
     pairs: Tensor  # P, [n, c, G, c]
-    key_pairs: Tensor | None  # A, [n, c, c]
+    key_pairs: Tensor | None  # A, [n, c, c], of which what is below the diagonal counts
     inverse: Tensor | None  # T, [n, c, c]
     local_u: Tensor  # [n, c, E]
     reads: Tensor | None  # [n, c, D]
@@ -45,7 +45,7 @@ def prepare(inputs: Inputs, rows: slice, size: int) -> Chunks:
         pairs = _weigh_queries(decay, q, k)
         return Chunks(q, k, v, None, decay, pairs, None, None, v, None, decay.to_end(k))
     b = fold(inputs.b[..., None], rows, size)
-    pairs, key_pairs = _weigh_queries(decay, q, k), decay.weigh_pairs(k[:, :, None], k)[:, :, 0].tril(-1)
+    pairs, key_pairs = _weigh_queries(decay, q, k), decay.weigh_pairs(k[:, :, None], k)[:, :, 0]
     inverse = invert(key_pairs * b)
     scaled = inverse * b.mT  # T diag(b)
     return Chunks(
@@ -60,9 +60,10 @@ def _weigh_queries(decay: NoDecay, q: Tensor, k: Tensor) -> Tensor:
 
 
 def invert(lower: Tensor) -> Tensor:
-    """(I + L)^-1 of strictly lower triangular L ``[n, c, c]``: what is above its diagonal does not count."""
+    """(I + L)^-1 of L ``[n, c, c]``, of which only what is below the diagonal counts. Solved for rows, so that no
+    matrix is transposed, which took the solver as long again."""
     identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device).expand_as(lower)
-    return torch.linalg.solve_triangular(lower, identity, upper=False, unitriangular=True)
+    return torch.linalg.solve_triangular(lower.mT, identity, upper=True, left=False, unitriangular=True).mT
 
 
 def recur(stretch: Chunks, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,11 +132,11 @@ def _backward_chunks(
         return grad_q, grad_k, grad_u, grad_g, None
     grad_r = stretch.inverse.mT @ grad_u  # by b (v - k S)
     grad_v = grad_r * stretch.b
-    products = grad_r @ u.mT
-    grad_key_pairs = (products * stretch.b).neg_().tril_(-1)
+    products = (grad_r @ u.mT).tril_(-1)
+    grad_key_pairs = (products * stretch.b).neg_()
     past = decay.from_start(k) @ before
     grad_b = (grad_r * (stretch.v - past)).sum(-1, keepdim=True)
-    grad_b -= (products * stretch.key_pairs).sum(-1, keepdim=True)
+    grad_b -= (products * stretch.key_pairs.tril(-1)).sum(-1, keepdim=True)
     grad_q, grad_k = decay.weigh_pairs_backward(grad_pairs, q, k)
     grad_k_rows, grad_k_pairs = decay.weigh_pairs_backward(grad_key_pairs[:, :, None], k[:, :, None], k)
     grad_q = grad_q.add_(grad_q_reads)
