@@ -66,9 +66,9 @@ def select_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> Tenso
     """``[B, heads, N, pages]`` bool: each query's own page, and those of `rank_pages`."""
     order, exists = rank_pages(q, pages, own_page, count)
     number = torch.arange(pages.low.shape[2], device=q.device)
-    found = torch.zeros(*q.shape[:3], len(number), dtype=torch.int32, device=q.device)
-    found = found.scatter_add(-1, order, exists.to(found.dtype))  # a place may occur again, as one that does not exist
-    return (found > 0) | (number == own_page[:, None])
+    counts = torch.zeros(*q.shape[:3], len(number), dtype=torch.int32, device=q.device)
+    counts = counts.scatter_add(-1, order, exists.to(torch.int32))  # a place may occur again as one that does not exist
+    return (counts > 0) | (number == own_page[:, None])
 
 
 def attend_pages(

@@ -74,15 +74,15 @@ def take_keys(x: Tensor, index: Tensor) -> Tensor:
     if count < FEW_ROWS:
         return x.gather(2, index[..., None].expand(-1, -1, -1, width))
     heads_of_rows = (zip(*pair, strict=True) for pair in zip(x, index, strict=True))  # views of any strides
-    found = [keys.index_select(0, places) for pairs in heads_of_rows for keys, places in pairs]
-    return torch.stack(found).view(batch, heads, count, width)
+    parts = [keys.index_select(0, places) for pairs in heads_of_rows for keys, places in pairs]
+    return torch.stack(parts).view(batch, heads, count, width)
 
 
 def find_largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest numbers of each row, of equal ones the first, and their places, ``[..., min(count, columns)]``. Of
     minus infinity the places are any, also those of others. Overwrites x."""
     count = min(count, x.shape[-1])
-    if not 0 < count <= MOST_PASSES:
+    if not 0 < count <= MOST_PASSES or in_functorch_transform():  # vmap writes entries one by one
         ranked = x.sort(dim=-1, descending=True, stable=True)
         return ranked.values[..., :count], ranked.indices[..., :count]
     passes = []
