@@ -81,11 +81,12 @@ def add_labels(rows: Frame) -> Frame:
     other_heads = rows["baseline_kv_heads"].notna() & (rows["kv_heads"] != rows["baseline_kv_heads"])
     part_columns = [name for name in PART_COLUMNS if name in rows]
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
+    test = rows["part"].where(rows["mode"] == "train")  # models of another part of the suite are another test
     for column in DISTINGUISHING_COLUMNS:
-        ok_rows = rows[rows["status"] == "ok"]
+        ok_rows = rows.assign(test=test)[rows["status"] == "ok"]
         # inputs of fidelity have separate tables; inputs of training are attempts
         ok_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train")] if column == "inputs" else ok_rows
-        key_columns = [name for name in (*RESULT_KEY_COLUMNS, *part_columns) if name != column]
+        key_columns = [name for name in (*RESULT_KEY_COLUMNS, "test", *part_columns) if name != column]
         several = ok_rows.groupby(key_columns, dropna=False)[column].transform("nunique") > 1
         unclear = rows["label"].isin(ok_rows.loc[several, "label"].unique()) & rows[column].notna()
         extended = [

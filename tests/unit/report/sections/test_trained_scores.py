@@ -44,6 +44,15 @@ def test_validation_chooses_the_attempt_of_a_single_seed(tmp_path: Path) -> None
     assert cells(tmp_path, better, *others)["full"] == ["80.0% (1 seed)"]
 
 
+def test_attempts_of_several_sessions_are_one_row_though_another_part_repeats_them(tmp_path: Path) -> None:
+    """Resumed with another selection: one rate in the first session, others and another part in the next."""
+    first = attempt("full", 0.9, run_id="first")
+    others = [attempt("full", 0.5, rate=rate, run_id="next") for rate in (0.001, 0.004)]
+    repeated = seeds("full", (0.7,), part="two", run_id="next")
+    scores = cells(tmp_path, first, *others, *repeated, *seeds("linear", (0.4,)))
+    assert scores["full"] == ["90.0% (1 seed)", "70.0% (1 seed)"]
+
+
 @pytest.mark.parametrize(("stop_reason", "text"), mechanism_result.NOT_LEVELLED_OFF.items())
 def test_models_that_still_improve_are_shown_but_not_ranked(tmp_path: Path, stop_reason: str, text: str) -> None:
     rising = seeds("linear", (0.95, 0.96), stop_reason=stop_reason)
