@@ -4,7 +4,7 @@
 
 The table has a row for each implementation and a column for each group of checks; below it are the failures, with the
 smallest failing input that was found. With specs, their table is printed and no file is written. An implementation is
-checked in a process of its own, two at a time, which takes about a quarter of an hour.
+checked in a process of its own, two at a time, which takes about half an hour.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from efficient_attn.testing.checks import FIRST, LATER, list_checks
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 COMMAND = "python suites/trials/conformance_matrix.py"
 GROUPS: dict[str, ModuleType] = {module.__name__.rpartition(".")[2]: module for module in (*FIRST, *LATER)}
-NONE = "-"  # no check of a group applies
+NONE = "-"  # no check of a group applies, or none has a size that is not refused
 WORKERS = 2  # processes at a time
 REASON_LENGTH = 400
 TEXT = """# Conformance of each implementation
@@ -39,8 +39,8 @@ TEXT = """# Conformance of each implementation
 The {checks} checks of `efficient-attn check` in {groups} groups, on the CPU in float64 (float32 where that is refused)
 with torch {torch}, seed 0: how many an implementation passes, how many have calls of sizes that it refuses, and how
 many fail. Checks apply to what it declares (its `traits`): a library that declares no padding is not asked for it.
-A dash is no pass: no check of the group applies. Sizes that an implementation refuses are those of the checks; a
-library that takes few of them (`peer_reformer`, `peer_nystromformer`) has few checks.
+A dash is no pass: no check of the group applies, or the implementation refuses the sizes of all that would.
+`peer_reformer` and `peer_nystromformer` refuse nearly all sizes, so that little of them is checked here.
 `{command}` writes this page.
 
 {table}
@@ -76,20 +76,19 @@ def examine(spec: str) -> Result:
         outcomes = run_checks(spec, dtype=dtype)
     except (UsageError, UnsupportedError) as error:
         return Result({}, [], [], str(error))
-    refused = [o for o in outcomes if _refuses(spec, o)]
-    statuses = {o.check.name: o.status for o in outcomes} | {o.check.name: "refused" for o in refused}
+    statuses = {o.check.name: "refused" if _refuses(o) else o.status for o in outcomes}
     counts = {}
     for name, module in GROUPS.items():
         found = [statuses.get(check.name) for check in list_checks(module)]
         counts[name] = found.count("passed"), found.count("refused"), found.count("failed")
-    failures = [(o.check.name, o.reason) for o in outcomes if o.status == "failed" and o not in refused]
-    return Result(counts, [(o.check.name, o.reason) for o in refused], failures)
+    failed = [o for o in outcomes if o.status == "failed"]
+    refusals, failures = ([(o.check.name, o.reason) for o in failed if _refuses(o) == x] for x in (True, False))
+    return Result(counts, refusals, failures)
 
 
-def _refuses(spec: str, outcome: Outcome) -> bool:
-    """Whether the implementation does not take a check's sizes: its own message says so, or the check failed by it."""
-    own_message = outcome.reason.startswith(spec.partition(":")[0])
-    return own_message if outcome.status == "not_claimed" else "UnsupportedError" in outcome.reason
+def _refuses(outcome: Outcome) -> bool:
+    """Whether a check failed because the implementation does not take its sizes."""
+    return outcome.status == "failed" and "UnsupportedError" in outcome.reason
 
 
 def make_table(results: dict[str, Result]) -> str:
