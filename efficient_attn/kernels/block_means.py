@@ -55,7 +55,7 @@ def rank_blocks(q: Tensor, means: BlockMeans, own_block: Tensor, count: int) -> 
     number = torch.arange(means.means.shape[2], device=q.device)
     products = q.detach().double() @ means.means.mT
     hidden = (number >= own_block[:, None]) | ~means.exists[:, None, None]
-    values, order = find_largest(products.masked_fill_(hidden, -inf), count)
+    values, order = find_largest(products.masked_fill(hidden, -inf), count)
     return order, values > -inf
 
 

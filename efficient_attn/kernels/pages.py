@@ -50,7 +50,7 @@ class Pages(NamedTuple):
         q, low, high = q.double(), self.low.double(), self.high.double()
         exists = (self.low[..., 0] <= self.high[..., 0])[:, :, None]  # in all dimensions or in none
         # of the infinite entries of a page without keys, a column of NaN
-        return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).masked_fill_(~exists, -inf)
+        return (q.clamp(min=0) @ high.mT + q.clamp(max=0) @ low.mT).masked_fill(~exists, -inf)
 
 
 def rank_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,7 @@ def rank_pages(q: Tensor, pages: Pages, own_page: Tensor, count: int) -> tuple[T
     count]``. own_page: ``[N]``, the page of each query."""
     bounds = pages.bound(q)
     number = torch.arange(bounds.shape[-1], device=q.device)
-    values, order = find_largest(bounds.masked_fill_(number >= own_page[:, None], -inf), count)
+    values, order = find_largest(bounds.masked_fill(number >= own_page[:, None], -inf), count)
     return order, values > -inf
 
 

@@ -15,7 +15,7 @@ from ..contract.mask import Mask
 from .custom_ops import in_functorch_transform
 from .dense import masked_softmax
 
-FEW_ROWS = 16  # of a head, for which one `gather` of all heads is faster
+FEW_ROWS = 16  # of a head, for which one `gather` of all heads is faster, as it is on a GPU for any number
 MOST_PASSES = 24  # over all numbers, each of which finds the next largest; a sort is faster for more
 ROWS = 64  # queries whose scores are stored together, of all heads of a group
 
@@ -71,7 +71,7 @@ def take_keys(x: Tensor, index: Tensor) -> Tensor:
     if x.is_contiguous():
         first = torch.arange(0, batch * heads * m, m, device=x.device).view(batch, heads, 1)
         return x.view(-1, width).index_select(0, (index + first).flatten()).view(batch, heads, count, width)
-    if count < FEW_ROWS:
+    if count < FEW_ROWS or x.device.type != "cpu":
         return x.gather(2, index[..., None].expand(-1, -1, -1, width))
     heads_of_rows = (zip(*pair, strict=True) for pair in zip(x, index, strict=True))  # views of any strides
     parts = [keys.index_select(0, places) for pairs in heads_of_rows for keys, places in pairs]
@@ -82,7 +82,8 @@ def find_largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The largest numbers of each row, of equal ones the first, and their places, ``[..., min(count, columns)]``. Of
     minus infinity the places are any, also those of others. Overwrites x."""
     count = min(count, x.shape[-1])
-    if not 0 < count <= MOST_PASSES or in_functorch_transform():  # vmap writes entries one by one
+    is_slow = x.device.type != "cpu" or in_functorch_transform()  # two launches a pass; entries are written one by one
+    if is_slow or not 0 < count <= MOST_PASSES:
         ranked = x.sort(dim=-1, descending=True, stable=True)
         return ranked.values[..., :count], ranked.indices[..., :count]
     passes = []
