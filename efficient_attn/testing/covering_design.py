@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, product, takewhile
 from random import Random
+from time import perf_counter
 from typing import Any
 
 Levels = Mapping[str, Sequence[Any]]  # of each factor, the simplest first; hashable
@@ -16,6 +17,7 @@ POOL_SIZE = 2500  # random cases to choose from
 TRIES = 300  # to draw an allowed case of a pair that no random case has
 PART_POOL_SIZE = 400  # random cases to choose a part from
 CANDIDATES = 30  # cases that are compared for each choice
+SHRINK_S = 30.0  # after which a failing case is not simplified further: of some mechanisms a call takes seconds
 
 
 def cover(
@@ -105,9 +107,11 @@ def _combinations(case: Case, levels: Levels, together: Sequence[str]) -> frozen
     return frozenset((*iterate_pairs(case), *combinations(coarse, 3)))
 
 
-def shrink(case: Case, levels: Levels, fails: Callable[[Case], bool]) -> Case:
-    """Simplify a failing case: each factor in turn gets the simplest level with which the case still fails."""
+def shrink(case: Case, levels: Levels, fails: Callable[[Case], bool], *, seconds: float = SHRINK_S) -> Case:
+    """Simplify a failing case: each factor in turn gets the simplest level with which the case still fails, as long as
+    there is time."""
+    end = perf_counter() + seconds
     for name, values in levels.items():
         simpler = ({**case, name: value} for value in values[: list(values).index(case[name])])
-        case = next(filter(fails, simpler), case)
+        case = next(filter(fails, takewhile(lambda _: perf_counter() < end, simpler)), case)
     return case

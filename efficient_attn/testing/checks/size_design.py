@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from ..call_factors import (
     list_factors,
 )
 from ..check import CheckFailure, check
-from ..covering_design import Case, cover, cover_levels, iterate_pairs, shrink
+from ..covering_design import SHRINK_S, Case, cover, cover_levels, iterate_pairs, shrink
 from ..mechanism_call import Call
 from ..probing import MAX_REFERENCE_S, estimate_reference_s, too_slow
 from ..subject import Subject
@@ -197,11 +198,13 @@ def sizes_and_pairs(subject: Subject) -> str | None:
         else:
             subject.met.append(case)
             continue
+        start = perf_counter()
         case = shrink(case, factors.levels, lambda simpler: _find_error(factors, simpler) is not None)
+        kind = "smallest failing input" if perf_counter() - start < SHRINK_S else "failing input"
         error = _find_error(factors, case) or error
         designed = DesignedCall(factors.options[case["options"]], case)
         raise CheckFailure(
-            f"smallest failing input: {designed.describe()} (drawn by seed {subject.seed}): "
+            f"{kind}: {designed.describe()} (drawn by seed {subject.seed}): "
             f"{'' if isinstance(error, AssertionError) else type(error).__name__ + ': '}{error}",
             _opt_outs(designed, error),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations, product
 
 from efficient_attn.testing.covering_design import Case, cover, cover_levels, shrink
@@ -39,6 +40,17 @@ def test_a_failing_case_is_simplified() -> None:
     case = {"n": 4, "dtype": "float", "padding": "right", "causal": True}
     found = shrink(case, LEVELS, lambda c: c["n"] >= 2 and c["dtype"] == "float")  # pyright: ignore[reportOperatorIssue]
     assert found == {"n": 2, "dtype": "float", "padding": None, "causal": False}
+
+
+def test_simplifying_ends_with_the_time() -> None:
+    case, tried = {"n": 4, "dtype": "float", "padding": "right", "causal": True}, list[object]()
+
+    def fails(simpler: Mapping[str, object]) -> bool:
+        tried.append(simpler)
+        return True
+
+    assert shrink(case, LEVELS, fails, seconds=0) == case
+    assert not tried
 
 
 def test_a_pair_that_is_rare_among_allowed_cases_is_covered() -> None:
