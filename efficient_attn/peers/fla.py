@@ -18,7 +18,7 @@ from ..errors import check_at_least_one
 from ..kernels.dense import widen
 from ..registry import register
 from ..variants.full.forgetting import Forgetting
-from .hosting import FLA_DTYPES, LibraryAttention, load_fla_operations
+from .hosting import FLA_DTYPES, LibraryAttention, LibraryForm, load_fla_operations
 
 CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
@@ -140,23 +140,18 @@ class PeerFlaLinear(_FlaAttention):
 
 
 @register("peer_forgetting", family="full")
-class PeerForgetting(LibraryAttention):
+class PeerForgetting(LibraryForm):
     """flash-linear-attention's naive forgetting attention: `forgetting` with all N x N weights, in float32."""
 
-    declared = replace(Forgetting.declared, cross=False, padding=False, decode=False, grouped=False)
     only_dtypes: ClassVar = {"library": FLA_DTYPES}
 
     def __init__(self) -> None:
-        super().__init__()
-        self._defined = Forgetting()
+        super().__init__(Forgetting())
         load_fla_operations("peer_forgetting", "forgetting_attn")
 
     @property
     def growth(self) -> Growth:
         return Growth("O(N^2)", "O(N^2): all weights are written to memory", lambda n, m, causal: n * m)
-
-    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return self._defined.oracle(q, k, v, mask, **inputs)
 
     @torch.compiler.disable  # its file is executed at the first call
     def compute(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -6,14 +6,14 @@ normalized before, as in our mechanisms; the library's layers do so as well.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract import Dims, Growth, Mask, Traits
+from ..contract import Dims, Growth, Mask
 from ..errors import UnsupportedError
 from ..registry import register
 from ..variants.recurrent.delta_net import DeltaNet
@@ -21,7 +21,7 @@ from ..variants.recurrent.gated_delta_net import GatedDeltaNet
 from ..variants.recurrent.gla import GLA
 from ..variants.recurrent.kda import KDA
 from ..variants.recurrent.recurrent_state import RecurrentAttention
-from .hosting import FLA_DTYPES, LibraryAttention, load_fla_operations
+from .hosting import FLA_DTYPES, LibraryForm, load_fla_operations
 
 CHUNK_SIZE = 64  # positions a chunk
 Form = Literal["chunk", "recurrent"]
@@ -39,35 +39,27 @@ class _Forms:
     head_first: bool = False
 
 
-class _PeerRecurrent(LibraryAttention):
-    """A plain form of one of our mechanisms, whose definition is its reference."""
+class _PeerRecurrent(LibraryForm):
+    """A plain form of one of our recurrent states."""
 
     counterpart: ClassVar[Callable[..., RecurrentAttention]]
     forms: ClassVar[_Forms]
     only_dtypes: ClassVar = {"library": FLA_DTYPES}
 
     def __init__(self, *, form: Form = "chunk", dims: Dims = Dims()) -> None:
-        super().__init__()
+        by_channel = self.counterpart in (GLA, KDA)  # which need the width of their decays
+        self._defined: RecurrentAttention
+        super().__init__(self.counterpart(dims=dims) if by_channel else self.counterpart())
         if form not in self.forms.names:
             available = " and ".join(self.forms.names)
             raise UnsupportedError(f"{self.forms.peer}: the library has the form {available}, not {form}")
         self.form = form
-        by_channel = self.counterpart in (GLA, KDA)  # which need the width of their decays
-        self._defined = self.counterpart(dims=dims) if by_channel else self.counterpart()
-        self._traits = replace(self._defined.traits, cross=False, padding=False, decode=False, grouped=False)
         load_fla_operations(self.forms.peer, self.forms.operation)  # reports a missing library now
-
-    @property
-    def traits(self) -> Traits:
-        return self._traits
 
     @property
     def growth(self) -> Growth:
         memory = "O(N): the weights of all chunks' pairs" if self.form == "chunk" else "O(N): a state a position"
         return Growth("O(N)", memory, self._defined.growth.cost)
-
-    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return self._defined.oracle(q, k, v, mask, **inputs)
 
     @torch.compiler.disable  # its file is executed at the first call
     def compute(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +42,22 @@ class LibraryAttention(Attention):
     def count_sums(self, shape: Shape, *, causal: bool) -> int:
         """The numbers of sums that a head keeps, besides the weights that growth.cost counts."""
         return 0
+
+
+class LibraryForm(LibraryAttention):
+    """A library's form of one of our mechanisms, whose definition is its reference, for whole sequences."""
+
+    def __init__(self, defined: Attention) -> None:
+        super().__init__()
+        self._defined = defined
+        self._traits = replace(defined.traits, cross=False, padding=False, decode=False, grouped=False)
+
+    @property
+    def traits(self) -> Traits:
+        return self._traits
+
+    def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        return self._defined.oracle(q, k, v, mask, **inputs)
 
 
 class LibraryPattern(LibraryAttention):
