@@ -59,8 +59,16 @@ def describe_exception(error: BaseException) -> str:
     details = getattr(error, "__notes__", [])[:1]
     if user_frames and not isinstance(error, SyntaxError):  # whose message has the line
         details = [*details, f"{Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno}"]
-    message = f"{type(error).__name__}: {error}".rstrip()
+    message = f"{type(error).__name__}: {describe_text(error)}".rstrip()
     return message + (f" ({'; '.join(details)})" if details else "")
+
+
+def describe_text(error: BaseException) -> str:
+    """The text of an exception, whose own code may fail."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"without a text ({type(other).__name__} in its __str__)"
 
 
 def make_deprecated_alias(old: str, new: str) -> Any:

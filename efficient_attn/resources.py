@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .errors import make_unknown_error
+from .errors import UsageError, make_unknown_error
+
+MAX_TOML_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,20 @@ def describe_suite(name: str) -> str:
     with (find_suites_folder() / f"{name}.toml").open("rb") as file:
         suite = tomllib.load(file)
     return str(suite.get("description") or suite.get("title") or "")
+
+
+def read_toml(path: Path) -> str:
+    """The text of a user's TOML file. Raises `UsageError` for anything but a file of at most 16 MiB in UTF-8."""
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
+        if (size := path.stat().st_size) > MAX_TOML_BYTES:
+            raise UsageError(f"{path}: {size} bytes, more than {MAX_TOML_BYTES}")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from error
 
 
 @cache

@@ -100,7 +100,7 @@ def _length(text: str) -> int:
 def _toml(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or too large or too deep
         return text
 
 

@@ -98,7 +98,7 @@ def load_plugin(target: str) -> list[str]:
         module = _import_file(path.resolve()) if is_file else importlib.import_module(target)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{target}: import failed: {describe_exception(error)}") from error
     _loaded_plugins[str(path.resolve()) if is_file else target] = None
     names = [n for n, (_, cls) in _registrations.items() if cls.__module__ == module.__name__]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..patterns import Pattern
 
 RESERVED = ("dims", "seed", "backend")  # parameters of `create`, which are not options
+MAX_INTEGER = 2**40  # of an option, so that sums and products of positions fit into 64 bits
 
 
 def create(
@@ -98,11 +99,15 @@ def convert_option(cls: type, name: str, option: str, value: Any) -> Any:
     hint = get_type_hints(cls.__init__).get(option, Any)
     is_text = isinstance(value, str)
     try:
-        return TypeAdapter(hint).validate_python(None if value == "none" else value, strict=not is_text)
+        converted = TypeAdapter(hint).validate_python(None if value == "none" else value, strict=not is_text)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         type_name = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
         raise UsageError(f"{name}: option {option}={value!r} does not fit {type_name}: {problem}") from error
+    numbers = converted if isinstance(converted, tuple | list) else (converted,)
+    if any(isinstance(x, int) and abs(x) > MAX_INTEGER for x in numbers):
+        raise UsageError(f"{name}: option {option}: {str(value)[:40]} is beyond {MAX_INTEGER}")
+    return converted
 
 
 # -- descriptions ------------------------------------------------------------------------------------------------------

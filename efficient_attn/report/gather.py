@@ -17,7 +17,7 @@ from ..results.overrides import gather_overrides
 from ..results.rows import Record, Row
 from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
-from ..results.shards import Damage, warn_of_damage
+from ..results.shards import Damage, warn_of_damages
 
 # pandas' annotations reject much of what it accepts, hence Any
 Frame: TypeAlias = Any
@@ -95,16 +95,11 @@ def gather(runs: Sequence[Path]) -> ReportData:
     added_values: list[tuple[Any, ...]] = []
     sessions: list[dict[str, Any]] = []
     sections: dict[str, Section] = {}
-    damaged: list[str] = []
-
-    def record_damage(damage: Damage) -> None:
-        warn_of_damage(damage)
-        damaged.append(sanitize_line(f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}"))
-
+    damages: list[Damage] = []
     for path in {store.find_rows_path(Path(run)).resolve(): Path(run) for run in runs}.values():
         folder = store.find_rows_path(path).parent
         folder_sessions = _read_sessions(folder)
-        records = frames.read_records(path, on_damage=record_damage)
+        records = frames.read_records(path, on_damage=damages.append)
         rows += [record.row for record in records]
         suite_baseline = frames.find_suite_baseline(folder)
         baselines = [record.row.baseline or suite_baseline for record in records]
@@ -116,10 +111,12 @@ def gather(runs: Sequence[Path]) -> ReportData:
             added_values.append((baseline, heads, mean_error, curve, alignment))
         sessions += folder_sessions
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
+    warn_of_damages(damages)
+    places = (f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}" for damage in damages)
     loaded = frames.make_frame(rows)
     added = pd.DataFrame(added_values, columns=list(ADDED_DTYPES), index=loaded.index).astype(ADDED_DTYPES)
     all_rows = loaded.assign(**{name: added[name] for name in ADDED_DTYPES})
-    return ReportData(loaded, all_rows, tuple(sessions), tuple(damaged), tuple(sections.values()))
+    return ReportData(loaded, all_rows, tuple(sessions), tuple(map(sanitize_line, places)), tuple(sections.values()))
 
 
 def _read_sessions(folder: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import UsageError
-from .differences import Difference, PairedRecord, Quantity, measure_difference, pair_with_baselines, share_baseline
+from .differences import (
+    TOO_FEW_ROUNDS,
+    Difference,
+    PairedRecord,
+    Quantity,
+    measure_difference,
+    pair_with_baselines,
+    share_baseline,
+)
 from .exchange import MACHINE_FIELDS, ImportedRun
 from .stats import MARGIN, RatioVerdict, adjust_holm, classify_ratio, t_quantile
 
@@ -20,6 +28,7 @@ ChangeKind = RatioVerdict | Literal["broken", "fixed"]
 CHANGE_KINDS: tuple[ChangeKind, ...] = ("broken", "slower", "faster", "fixed", "inconclusive", "same")
 DRIFT = 0.02  # relative standard deviation of one measurement between two runs on one machine
 TOLERANCE = 0.1  # smaller differences count as the same; cases that cannot detect this one are blind
+MAX_DETECTABLE_RATIO = 10.0  # where only larger differences could be detected, there were too few rounds
 DETECTION_POWER = 0.95  # the probability of detecting a difference of the smallest detectable size
 
 
@@ -205,6 +214,8 @@ def _judge(difference: Difference, risk: float, confidence: float, margin: float
         return fields | {"kind": "inconclusive", "reason": difference.problem, "blind": True}
     kind = classify_ratio(low, high, margin=margin, tolerance=tolerance)
     detectable = math.log(high / low) / 2 + t_quantile(DETECTION_POWER, mean.degrees) * mean.error
+    if kind == "inconclusive" and detectable > math.log(MAX_DETECTABLE_RATIO):
+        return {"kind": kind, "reason": TOO_FEW_ROUNDS, "blind": True}
     fields |= {"kind": kind, "least": _clipped_exp(detectable) - 1}
     if kind == "inconclusive" and fields["least"] > tolerance:
         return fields | {"blind": True}

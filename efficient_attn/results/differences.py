@@ -20,6 +20,7 @@ EXACT_DEGREES = 10**6  # degrees of freedom of an error that is known, not estim
 # times are not compared above this share of disturbed rounds in either run, or this difference between the shares
 MAX_DISTURBED_SHARE = 0.5
 MAX_DISTURBED_DIFFERENCE = 0.25
+TOO_FEW_ROUNDS = "too few rounds to compare"
 MIN_PAIRS = 3  # of process runs, from which their differences give an interval
 
 
@@ -87,7 +88,7 @@ def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift
         ratios = estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
         if (relative := subtract_means(*ratios)).degrees:
             quantity, mean = "speedup", relative
-    problem = _describe_disturbance(old, new, quantity) if mean.degrees else "a single round gives no interval"
+    problem = _describe_disturbance(old, new, quantity) if mean.degrees else TOO_FEW_ROUNDS
     return Difference(quantity, mean, problem=problem)
 
 
@@ -136,12 +137,13 @@ def estimate_mean_log(record: Record) -> Mean:
 
 
 def _estimate_from_summary(record: Record) -> Mean:
-    """The logarithm of the arithmetic mean, for runs without rounds."""
+    """The logarithm of the arithmetic mean, where a run has no rounds; of a row's time alone, without an error."""
     values = list_round_values(record)
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    mean, stddev, rounds = record.samples.get("summary") or (statistics.fmean(values), spread, len(values))
-    error = stddev / mean / math.sqrt(rounds) if rounds > 1 else math.inf
-    return Mean(math.log(mean), error, max(0, rounds - 1))
+    alone = (statistics.fmean(values or [record.row.latency_ms or 1.0]), spread, len(values))
+    mean, stddev, rounds = record.samples.get("summary") or alone
+    error = stddev / mean / math.sqrt(rounds) if mean > 0 and rounds > 1 else math.inf
+    return Mean(math.log(mean) if mean > 0 else 0.0, error, int(rounds) - 1 if math.isfinite(error) else 0)
 
 
 def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:

@@ -1,6 +1,5 @@
 """Import and export runs: JSON of pytest-benchmark and github-action-benchmark."""
 
-import json
 import math
 import re
 import statistics
@@ -11,6 +10,7 @@ from typing import Any
 
 from ..errors import UsageError
 from .rows import COLUMNS, Record, Row
+from .schema import parse_json
 from .shards import is_shard, strip_digest
 from .stats import median
 from .store import read, read_sessions
@@ -74,7 +74,7 @@ def from_pytest_benchmark(path: Path) -> ImportedRun:
     ``summary``: mean and standard deviation in ms, and the number of rounds.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
         records = [_import_benchmark(benchmark) for benchmark in content["benchmarks"]]
         info = content["machine_info"]
         cpu = info.get("cpu") or {}
@@ -92,13 +92,15 @@ def _import_benchmark(benchmark: Mapping[str, Any]) -> Record:
     stats, extra = benchmark["stats"], benchmark.get("extra_info") or {}
     row_values = {name: value for name, value in extra.items() if name in COLUMNS} if "case_key" in extra else {}
     row_fields = {"case_key": benchmark["fullname"], "variant": benchmark["name"], "task": "speed"} | row_values
-    row = Row(**row_fields | {"latency_ms": stats["median"] * 1e3})
+    row = Row(**row_fields | {"latency_ms": (stats["median"] or stats["mean"]) * 1e3})
     samples: dict[str, Any] = {"summary": [stats["mean"] * 1e3, stats["stddev"] * 1e3, stats["rounds"]]}
     times = stats.get("data") or []
     if times and min(times) > 0:  # a coarse clock may have measured zero
         samples["latency_ms"] = [[seconds * 1e3] for seconds in times]
         samples["process"] = extra.get("process")
-    return Record(row, samples)
+    record = Record(row, samples)
+    record.to_line()  # refuses values of other types
+    return record
 
 
 def to_pytest_benchmark(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ..spec import list_names
 from .rows import COLUMN_TYPES, Record, Row, Value
-from .shards import Damage, warn_of_damage
+from .shards import Damage
 from .store import find_rows_path, read, read_intact_sessions
 
 # column types follow from the row's annotations; integers and booleans are nullable
@@ -27,7 +27,7 @@ def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd
     return make_frame(record.row for path in run_paths for record in read_records(Path(path)))
 
 
-def read_records(run: Path, *, on_damage: Callable[[Damage], object] = warn_of_damage) -> list[Record]:
+def read_records(run: Path, *, on_damage: Callable[[Damage], object] | None = None) -> list[Record]:
     """A run's records from `store.read`, with the baseline of their part, if known.
 
     Rows contain it from schema 5 on. In older ones it is the variant of their part that was paired with itself,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from . import durable
 from .rows import Record
-from .shards import Damage, scan_lines
+from .shards import Damage, describe_damages, scan_lines
 
 QUARANTINE_FILE = "quarantine.jsonl"
 
 
 def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]]:
-    """The intact records of a folder's shards in order, and a description of each damaged line that was moved.
+    """The intact records of a folder's shards in order, and a description of the damaged lines that were moved.
 
     All shards are read before one is changed, because records of a newer version raise `UsageError`. Damaged lines are
     stored in the quarantine before they are removed, so that a crash in between loses nothing.
@@ -35,7 +35,8 @@ def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]
             os.close(file)
     for path in dict.fromkeys(damage.path for damage in damages):
         durable.replace(path, b"".join(intact_lines[path]))
-    return records, [f"{damage}; moved to {QUARANTINE_FILE}, the case is measured again" for damage in damages]
+    texts = [text for text, _ in describe_damages(damages)]
+    return records, [f"{text}; moved to {QUARANTINE_FILE}, and measured again" for text in texts]
 
 
 def _format_damage(damage: Damage) -> str:

@@ -6,15 +6,18 @@ import json
 import math
 import numbers
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from functools import cache
+from typing import Any, Literal, TypeAlias, get_args
 
 from .sanitize import sanitize_line
+from .schema import MAX_LINE_BYTES, make_record_check, parse_json
 
 SCHEMA_VERSION = 9
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
+STATUSES: tuple[str, ...] = get_args(Status)
 NO_FAILURE = ("ok", "skipped", "unsupported")
 OVER_BUDGET = "one call takes longer than its budget"  # start of the reason of a case that is too slow to time
 
@@ -210,12 +213,16 @@ class Record:
         _clean_texts(self.row)
 
     def to_line(self) -> str:
-        """One line of JSON that ends in a checksum of the rest. Numbers that are not finite are refused."""
+        """One line of JSON that ends in a checksum of the rest. Raises `ValueError` for what `from_line` refuses."""
         _clean_texts(self.row)
         body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
         _check_extra(self.row.extra)
         text = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_to_python_number)
-        return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
+        _get_check()(parse_json(text))  # what is written can be read
+        line = f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError(f"a record of {len(line)} characters; at most {MAX_LINE_BYTES}: store fewer samples")
+        return line
 
     @classmethod
     def from_line(cls, line: str) -> Record:
@@ -225,13 +232,19 @@ class Record:
             raise ValueError("not a complete record")
         if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
             raise ValueError("the checksum does not match: the record was altered")
-        body = _migrate(json.loads(text + "}"))
+        body = _migrate(parse_json(text + "}"))
         if body.keys() != _RECORD_KEYS:
             name = min(body.keys() ^ _RECORD_KEYS)
             raise ValueError(f"{'unknown' if name in body else 'missing'} column {name}")
         _check_extra(body["extra"])
+        _get_check()(body)
         samples = body.pop("samples")
         return cls(Row(**body), samples)
+
+
+@cache
+def _get_check() -> Callable[[Mapping[str, Any]], None]:
+    return make_record_check(COLUMN_TYPES, STATUSES)
 
 
 def _clean_texts(row: Row) -> None:

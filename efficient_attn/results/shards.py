@@ -7,12 +7,13 @@ import gzip
 import re
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
 from .rows import NewerSchemaError, Record
+from .schema import MAX_LINE_BYTES
 
 ROWS_FILE, COMPRESSED_SUFFIX = "rows.jsonl", ".gz"
 DIGEST_SUFFIX = re.compile("#[^#/]*$")  # at the end of a case's key
@@ -36,10 +37,21 @@ class Damage:
         return f"{self.path}:{self.line}: {self.reason}"
 
 
-def warn_of_damage(damage: Damage) -> None:
-    """Warn about a skipped line."""
-    remedy = "" if damage.path.suffix == COMPRESSED_SUFFIX else " (`--resume` measures it again)"
-    warnings.warn(f"{damage}; left out{remedy}", DamagedRecord, stacklevel=3)
+def warn_of_damages(damages: Iterable[Damage]) -> None:
+    """Warn about the skipped lines of each file: their number, and the first."""
+    for text, path in describe_damages(damages):
+        remedy = "" if path.suffix == COMPRESSED_SUFFIX else " (`--resume` measures it again)"
+        warnings.warn(f"{text}; left out{remedy}", DamagedRecord, stacklevel=3)
+
+
+def describe_damages(damages: Iterable[Damage]) -> list[tuple[str, Path]]:
+    """The damage of each file in one line: the first, and the number of others."""
+    by_path: dict[Path, list[Damage]] = {}
+    for damage in damages:
+        by_path.setdefault(damage.path, []).append(damage)
+    counts = {path: len(of_path) - 1 for path, of_path in by_path.items()}
+    others = {path: f", and {n} other line{'s' if n > 1 else ''}" if n else "" for path, n in counts.items()}
+    return [(f"{of_path[0]}{others[path]}", path) for path, of_path in by_path.items()]
 
 
 def list_shards(run: Path) -> list[Path]:
@@ -62,19 +74,24 @@ def is_shard(path: Path) -> bool:
 
 
 def scan_lines(path: Path) -> Iterator[tuple[bytes, Record | Damage]]:
-    """Each line, as a record or as damage. Raises `UsageError` for records of a newer version."""
-    number = 0
+    """Each line as a record or as damage, long ones in pieces. Raises `UsageError` for records of a newer version."""
+    number, data = 0, b"\n"
     try:
         with gzip.open(path) if path.suffix == COMPRESSED_SUFFIX else path.open("rb") as lines:
-            for number, data in enumerate(lines, 1):
+            while True:
+                number += data.endswith(b"\n")
+                data = lines.readline(MAX_LINE_BYTES)
+                if not data:
+                    return
                 yield data, _read_line(path, number, data)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        yield b"", Damage(path, number + 1, f"cannot be unpacked from here on: {error}", b"")
+        yield b"", Damage(path, number, f"cannot be unpacked from here on: {error}", b"")
 
 
 def _read_line(path: Path, number: int, data: bytes) -> Record | Damage:
     if not data.endswith(b"\n"):
-        return Damage(path, number, "cut off: no end of line", data)
+        is_long = len(data) == MAX_LINE_BYTES
+        return Damage(path, number, f"more than {MAX_LINE_BYTES} bytes" if is_long else "cut off: no end of line", data)
     try:
         return Record.from_line(data.decode())
     except NewerSchemaError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import durable, shards
+from . import durable, schema, shards
 from .checkpoints import digest_of
 from .lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from .machines import find_machine_names, rename_machine
@@ -100,22 +100,24 @@ class RunWriter:
             raise StoreError(f"{self.folder}: {error.strerror or error}; {remedy}") from error
 
 
-def read(run: Path, *, on_damage: Callable[[shards.Damage], object] = shards.warn_of_damage) -> list[Record]:
+def read(run: Path, *, on_damage: Callable[[shards.Damage], object] | None = None) -> list[Record]:
     """The records of a run (a folder, or one shard): the latest of each case, in the position of its first. Those of a
     session with several jobs are in the order of its plan instead, as they are stored in that of their ends.
 
-    on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning.
+    on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning for each file.
     """
     sessions = read_intact_sessions(find_rows_path(run).parent, "machines keep the names in their rows")
     names = find_machine_names(sessions)
     latest: dict[str, Record] = {}
+    damages: list[shards.Damage] = []
     for path in shards.list_shards(run):
         for _, line in shards.scan_lines(path):
             if isinstance(line, shards.Damage):
-                on_damage(line)
+                (on_damage or damages.append)(line)
             else:
                 line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
                 latest[shards.strip_digest(line.row.case_key)] = line
+    shards.warn_of_damages(damages)
     order = {digest: n for session in sessions for n, digest in enumerate(session.get(ORDER_KEY, ()))}
     return sorted(latest.values(), key=lambda record: order.get(digest_of(record.row.case_key), -1))
 
@@ -146,8 +148,12 @@ def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        return [dict(session) for session in json.loads(path.read_text(encoding="utf-8"))["sessions"]]
-    except (ValueError, KeyError, TypeError) as error:
+        if (size := path.stat().st_size) > schema.MAX_RUN_FILE_BYTES:
+            raise ValueError(f"it has {size} bytes, more than {schema.MAX_RUN_FILE_BYTES}")
+        content = schema.parse_json(path.read_bytes())
+        schema.validate(schema.get_run_file_adapter(), content)
+        return content["sessions"]
+    except ValueError as error:
         raise UsageError(f"{path}: damaged: {error}") from error
 
 

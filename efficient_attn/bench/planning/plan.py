@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import prod
 from typing import Any, get_origin
 
 from ...errors import UsageError, make_unknown_error
@@ -22,6 +23,9 @@ from .experimental_design import choose_points, list_contrasts
 from .request import DEFAULTS, AxisGrid, TaskRequest
 from .suite import LoadedSuite, Suite, TaskKeys, check_keys
 from .suite_schema import DesignTable, SuitePart, VariantTable
+
+MAX_CASES = 100_000  # of a part
+MAX_SIZE = 2**26  # positions, batch, heads, or width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +126,7 @@ def _plan_part(
     # the spec of the part's baseline; None if the part does not run it
     baseline = next((str(s) for s in (*specs, *blocks) if part.baseline and s.matches(part.baseline)), None)
     grids = _make_grids(part, overrides)
+    _check_sizes(grids, len(tasks) * (len(specs) + len(blocks)))
     cases: list[Case] = []
     left_out: dict[Spec | Union, None] = {}
     for task_keys in tasks:
@@ -155,6 +160,16 @@ def _plan_part(
         message = f"left out of part {part.name!r}: {', '.join(map(str, left_out))}"
         warnings.warn(f"--shape {overrides.shape}: {message}: other key-value heads than the model's", stacklevel=2)
     return _set_baselines(cases)
+
+
+def _check_sizes(grids: Sequence[AxisGrid], cases_per_point: int) -> None:
+    """Refuse plans that cannot be made, let alone measured, before anything is built."""
+    most = sum(prod(map(len, grid.axes.values())) for grid in grids) * cases_per_point
+    if most > MAX_CASES:
+        raise UsageError(f"up to {most:,} cases, more than {MAX_CASES:,}; name fewer values of its axes, or variants")
+    for name, values in chain.from_iterable(grid.axes.items() for grid in grids):
+        if largest := max((x for x in values if isinstance(x, int) and x > MAX_SIZE), default=None):
+            raise UsageError(f"{name} is {largest:,}; at most {MAX_SIZE:,}")
 
 
 def _select_keys(task: Task, keys: Mapping[str, Any]) -> dict[str, Any]:

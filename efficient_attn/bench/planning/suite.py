@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ...errors import UsageError, make_unknown_error
 from ...registry import load_plugin
-from ...resources import find_suites_folder, list_suite_names
+from ...resources import find_suites_folder, list_suite_names, read_toml
 from ..task_registry import TaskTable, find_task, group_words, list_tasks
 from .suite_schema import TABLES, GridTable, SuitePart, format_problem, list_nested_keys
 
@@ -100,15 +100,9 @@ def load_suite(name: str, tasks: TaskTable, *, load: Callable[[str], object] = l
     tasks: the built-in ones. load: imports the plug-ins of the suite.
     """
     path = Path(name) if name.endswith(".toml") else find_suites_folder() / f"{name}.toml"
-    if not path.is_file():
-        if name.endswith(".toml"):
-            raise UsageError(f"{name}: no such file")
+    if not name.endswith(".toml") and name not in list_suite_names():
         raise make_unknown_error("suite", name, list_suite_names())
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path.name}: not valid TOML: {error}") from error
-    return parse_suite(text, path.stem, tasks, folder=path.parent, load=load)
+    return parse_suite(read_toml(path), path.stem, tasks, folder=path.parent, load=load)
 
 
 def parse_suite(
@@ -121,7 +115,7 @@ def parse_suite(
     file = f"{name}.toml"
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also integers of thousands of digits, and deeply nested lists
         raise UsageError(f"{file}: not valid TOML: {error}") from error
     for plugin in _as_list(data.get("plugins")):
         load(str(folder / plugin) if plugin.endswith(".py") else plugin)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ...bench.planning.suite_schema import format_problem
 from ...errors import UsageError, make_unknown_error
+from ...resources import read_toml
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
 ClaimGroup = Literal["published", "arithmetic", "from memory"]
@@ -196,11 +197,13 @@ def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
 def read_source(file: Path) -> ClaimSource:
     """Read a file's claims without checking their hashes."""
     try:
-        source = ClaimSource.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = tomllib.loads(read_toml(file))
+    except UsageError:
+        raise
+    except (ValueError, RecursionError) as error:  # also integers of thousands of digits, and deeply nested lists
         raise UsageError(f"{file}: not valid TOML: {error}") from error
+    try:
+        source = ClaimSource.model_validate(content)
     except ValidationError as error:
         raise format_problem(str(file), error, _list_keys) from error
     _check_unique([claim.id for claim in source.claim], str(file))

@@ -125,7 +125,7 @@ class LearnKeys(Keys):
     seconds: Annotated[float, Field(gt=0)] | None = None
     learning_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] | None = None
     rates: Annotated[tuple[tuple[str, Rate], ...], BeforeValidator(list_items)] = ()
-    seeds: Count = 3
+    seeds: Annotated[int, Field(ge=1, le=100, strict=True)] = 3
     seeds_between: tuple[float, float] | None = None
     examples: Count = 512
     batch: Count | None = None

@@ -20,7 +20,7 @@ from efficient_attn.results.rows import SCHEMA_VERSION, Record, Row
 from efficient_attn.results.shards import ROWS_FILE, Damage, DamagedRecord
 from efficient_attn.results.store import RunWriter, read
 
-RECORDS = [Record(Row(case_key=f"case{i}#{i}", latency_ms=0.1 * i), {"latency_ms": [[i, 0.5]]}) for i in range(4)]
+RECORDS = [Record(Row(case_key=f"case{i}#{i}", latency_ms=0.1 + i), {"latency_ms": [[i + 1, 0.5]]}) for i in range(4)]
 LINES = [record.to_line().encode() for record in RECORDS]
 WHOLE = b"".join(LINES)
 KEYS = [record.row.case_key for record in RECORDS]
@@ -29,7 +29,7 @@ KEYS = [record.row.case_key for record in RECORDS]
 DAMAGED: dict[str, tuple[bytes, list[int], str, list[int]]] = {
     "torn": (WHOLE[: -len(LINES[3]) // 2], [4], "cut off", [0, 1, 2]),
     "without its newline": (WHOLE[:-1], [4], "cut off", [0, 1, 2]),
-    "a number changed": (WHOLE.replace(b'"latency_ms":0.1', b'"latency_ms":0.9'), [2], "checksum", [0, 2, 3]),
+    "a number changed": (WHOLE.replace(b'"latency_ms":1.1', b'"latency_ms":0.9'), [2], "checksum", [0, 2, 3]),
     "emptied": (WHOLE.replace(LINES[1], b"\n"), [2], "not a complete", [0, 2, 3]),
     "run together": (WHOLE.replace(b"}\n", b"}", 1), [1], "not a complete|checksum", [2, 3]),
     "no text": (WHOLE.replace(b'"variant"', b'"\xffariant"', 1), [1], "no UTF-8", [1, 2, 3]),
@@ -55,9 +55,10 @@ def test_reading_skips_damage_with_a_warning(kind: str, tmp_path: Path) -> None:
     (tmp_path / ROWS_FILE).write_bytes(data)
     with pytest.warns(DamagedRecord, match=reason) as caught:
         assert read(tmp_path) == [RECORDS[i] for i in left]
-    messages = [str(warning.message) for warning in caught]
-    assert all(text.startswith(f"{tmp_path / ROWS_FILE}:{n}: ") for text, n in zip(messages, numbers, strict=True))
-    assert all(text.endswith("; left out (`--resume` measures it again)") for text in messages)
+    (message,) = [str(warning.message) for warning in caught]  # one for each file
+    assert message.startswith(f"{tmp_path / ROWS_FILE}:{numbers[0]}: ")
+    others = f", and {len(numbers) - 1} other line" if len(numbers) > 1 else ""
+    assert message.endswith(f"{others}; left out (`--resume` measures it again)")
 
 
 def test_intact_files_warn_of_nothing(tmp_path: Path) -> None:
@@ -98,10 +99,9 @@ def test_resuming_quarantines_damage_and_keeps_intact_lines(kind: str, tmp_path:
     (tmp_path / ROWS_FILE).write_bytes(data)
     _, _, damages = read_damaged(data)
     with RunWriter(tmp_path, resume=True) as writer:
-        assert len(writer.repairs) == len(numbers)
-        for message, number in zip(writer.repairs, numbers, strict=True):
-            assert message.startswith(f"{tmp_path / ROWS_FILE}:{number}: ")
-            assert QUARANTINE_FILE in message
+        (message,) = writer.repairs  # one for each file
+        assert message.startswith(f"{tmp_path / ROWS_FILE}:{numbers[0]}: ")
+        assert QUARANTINE_FILE in message
         assert list(writer.statuses) == [KEYS[i] for i in left]
         assert (tmp_path / ROWS_FILE).read_bytes() == b"".join(LINES[i] for i in left)
         writer.write(RECORDS[0])
@@ -203,7 +203,7 @@ def test_newer_records_stop_the_repair_unchanged(tmp_path: Path) -> None:
     message = rf":5: schema {SCHEMA_VERSION + 1} is newer than {reads}; upgrade efficient-attn$"
     for name, data in ((ROWS_FILE, LINES[0] + b"x\n"), ("rows-2.jsonl", WHOLE + newer + b"torn")):
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(UsageError, match=message), pytest.warns(DamagedRecord):
+    with pytest.raises(UsageError, match=message):
         read(tmp_path)
     with pytest.raises(UsageError, match=message):
         RunWriter(tmp_path, resume=True)

@@ -38,12 +38,13 @@ FIXED = (
 
 VALUES = {
     "str": st.text(max_size=12),
-    "int": st.integers(-(2**40), 2**40),
-    "float": st.floats(allow_nan=False, allow_infinity=False),
+    "int": st.integers(1, 2**40),
+    "float": st.floats(1e-300, 1e90),
     "bool": st.booleans(),
     "Status": st.sampled_from(["ok", "oom", "timeout"]),
 }
-VALUES["dict[str,"] = st.dictionaries(VALUES["str"], st.one_of(*VALUES.values(), st.none()), max_size=3)
+EXTRA = st.one_of(*VALUES.values(), st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(-1e90, 1e90))
+VALUES["dict[str,"] = st.dictionaries(VALUES["str"], EXTRA, max_size=3)
 
 
 def _cells() -> dict[str, st.SearchStrategy[object]]:
@@ -51,8 +52,16 @@ def _cells() -> dict[str, st.SearchStrategy[object]]:
     return {name: VALUES[kind[0]] | (st.none() if kind[-1] == "None" else st.nothing()) for name, kind in kinds.items()}
 
 
-rows = st.fixed_dictionaries({}, optional=_cells()).map(lambda cells: Row(**cells))  # pyright: ignore
-numbers = st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=4)
+def _order_intervals(cells: dict[str, Any]) -> dict[str, Any]:
+    """With each value within its interval, as it is refused otherwise."""
+    for names in (("latency_ms_low", "latency_ms", "latency_ms_high"), ("speedup_low", "speedup", "speedup_high")):
+        known = [name for name in names if cells.get(name) is not None]
+        cells |= dict(zip(known, sorted(cells[name] for name in known), strict=True))
+    return cells
+
+
+rows = st.fixed_dictionaries({}, optional=_cells()).map(lambda cells: Row(**_order_intervals(cells)))
+numbers = st.lists(st.floats(-1e90, 1e90), max_size=4)
 records = st.builds(
     Record, rows, st.dictionaries(st.text(max_size=5), numbers | st.lists(numbers, max_size=3), max_size=3)
 )

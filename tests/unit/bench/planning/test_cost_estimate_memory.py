@@ -65,7 +65,7 @@ def test_the_rates_of_the_machine_are_not_measured(machine: Any, monkeypatch: py
 
 def test_unknown_memory_refuses_nothing(machine: Any) -> None:
     machine(None, None)
-    check_memory(_plan(2**40))
+    check_memory(_plan(2**26))
 
 
 def test_code_of_plugins_is_not_called(machine: Any) -> None:
