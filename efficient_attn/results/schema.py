@@ -137,11 +137,14 @@ def parse_json(text: str | bytes) -> Any:
     """Read JSON. Raises ValueError for invalid or deeply nested text, and for numbers that are not finite."""
     try:
         return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        if "surrogate" not in str(error):  # which earlier versions wrote
+    except ValueError:
+        as_text = text if isinstance(text, str) else text.decode(errors="replace")
+        if "\\ud" not in as_text.lower():  # half a character, which earlier versions wrote
             raise
     try:
-        return sanitize_json(json.loads(text))
+        content = sanitize_json(json.loads(text))
+        json.dumps(content, allow_nan=False)
+        return content
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 

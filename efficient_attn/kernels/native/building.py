@@ -21,7 +21,16 @@ from torch import Tensor
 from ...errors import UnsupportedError
 from ..autotuning.autotuner import is_off
 from ..autotuning.cache import user_folder
-from .compiler import FOLDER, LIBRARIES, CompilerError, compile_library, is_intact, library_name, list_classes
+from .compiler import (
+    FOLDER,
+    LIBRARIES,
+    CompilerError,
+    compile_library,
+    find_foreign_access,
+    is_intact,
+    library_name,
+    list_classes,
+)
 
 PACKAGED = FOLDER / "built"  # in a wheel
 VARIABLE = "EFFICIENT_ATTN_NATIVE"
@@ -44,7 +53,7 @@ def load_library(name: str, *, build: bool = False) -> tuple[ctypes.CDLL | None,
         if library is None and build:
             reason = _failures.get(name) or reason
             if name not in _failures and multiprocessing.parent_process() is None:
-                compile_library(name, find_class(), cache_folder())
+                compile_library(name, find_class(), _make_cache_folder())
                 library, reason = _load(name)
     except (CompilerError, OSError, RuntimeError) as error:  # RuntimeError: no home at all
         library, reason = None, f"it could not be built: {error}"
@@ -56,12 +65,28 @@ def load_library(name: str, *, build: bool = False) -> tuple[ctypes.CDLL | None,
     return library, None
 
 
+def _make_cache_folder() -> Path:
+    """The folder for builds, the user's alone. Raises `CompilerError` if others can write to it."""
+    folder = cache_folder()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise CompilerError(f"it cannot be stored in {folder}: {error.strerror or error}") from error
+    if reason := find_foreign_access(folder):
+        raise CompilerError(reason)
+    return folder
+
+
 def _load(name: str) -> tuple[ctypes.CDLL | None, str | None]:
     """The library if it is built, or why it cannot be loaded."""
     reason = "it is not built; efficient-attn doctor and runs build it"
     for folder in (PACKAGED, cache_folder()):
         path = folder / library_name(name, find_class())
         if not path.exists():
+            continue
+        if folder != PACKAGED and (foreign := find_foreign_access(folder) or find_foreign_access(path)):
+            reason = foreign
             continue
         if not is_intact(path):
             reason = f"{path} is damaged"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_lines import body, line
 
 from efficient_attn.results.rows import (
     COLUMNS,
@@ -127,16 +128,6 @@ def test_values_of_tasks_must_be_plain(extra: Any) -> None:
 def test_finite_keeps_numbers() -> None:
     assert finite_or_none(0.0) == 0.0
     assert finite_or_none(-1e300) == -1e300
-
-
-def line(body: object) -> str:
-    """A line with a correct checksum."""
-    text = json.dumps(body)
-    return f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
-
-
-def body(**changed: object) -> dict[str, Any]:
-    return {name: getattr(Row(), name) for name in COLUMNS} | {"samples": {}} | changed
 
 
 def test_newer_schemas_are_refused_and_not_counted_as_damage() -> None:

@@ -76,10 +76,52 @@ def test_a_damaged_library_is_not_loaded_but_built_again(cache: Path) -> None:
     for damaged in (b"", content[:5000], content[:-1], content[:5000] + b"x" + content[5001:]):
         library.unlink()  # as loaded files must not change
         library.write_bytes(damaged)
+        library.chmod(0o755)  # whatever the umask
         building._loaded.clear()
         assert building.load_library("scan") == (None, f"{library} is damaged")
     assert building.why_no_native("scan") is None
     assert library.read_bytes() == content
+
+
+def _expose(folder: Path, kind: str) -> None:
+    if kind == "a folder that all can write to":
+        folder.chmod(0o777)
+    elif kind == "a folder that the group can write to":
+        folder.chmod(0o770)
+    elif kind == "a file that all can write to":
+        next(folder.iterdir()).chmod(0o666)
+    elif kind == "a folder behind a link":
+        folder.rename(folder.with_name("elsewhere"))
+        folder.symlink_to(folder.with_name("elsewhere"))
+    else:
+        os.chown(folder if "folder" in kind else next(folder.iterdir()), 12345, 12345)
+
+
+EXPOSED = {
+    "a folder that all can write to": "can be written by others",
+    "a folder that the group can write to": "can be written by others",
+    "a file that all can write to": "can be written by others",
+    "a folder behind a link": "is a link",
+    "a folder of another user": "belongs to another user",
+    "a file of another user": "belongs to another user",
+}
+
+
+@needs_cpp
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", EXPOSED)
+def test_a_library_that_others_could_have_written_is_not_loaded(kind: str, cache: Path) -> None:
+    if "another user" in kind and os.getuid():
+        pytest.skip("only root can give files away")
+    assert building.why_no_native("scan") is None
+    assert cache.stat().st_mode & 0o777 == 0o700
+    _expose(cache, kind)
+    building._loaded.clear()
+    library, reason = building.load_library("scan")
+    assert library is None
+    assert f"{EXPOSED[kind]}: remove it, or set XDG_CACHE_HOME" in (reason or "")
+    if "folder" in kind:  # where nothing is built either
+        assert EXPOSED[kind] in (building.why_no_native("scan") or "")
 
 
 def test_a_home_that_cannot_be_written_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
