@@ -7,6 +7,7 @@ import difflib
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from ..errors import UsageError
@@ -86,12 +87,20 @@ class Parser(argparse.ArgumentParser):
         self.options += action.option_strings
         return action
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help or an error; help that cannot be written is an error, which argparse would ignore."""
+        if file is not sys.stdout:
+            super()._print_message(message, file)
+        elif message:
+            print(message, end="", flush=True)
+
     def error(self, message: str) -> NoReturn:
         """Print one line with the closest choice, and exit with code 2."""
         if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
             closest = difflib.get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
             message += f"; did you mean {closest[0]!r}?" if closest else ""
-        print(f"{self.prog}: {message}", file=sys.stderr)
+        with suppress(OSError):  # stderr may be full or closed
+            print(f"{self.prog}: {message}", file=sys.stderr)
         sys.exit(2)
 
 

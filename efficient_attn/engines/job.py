@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, MutableSequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from ..results.rows import Status
+
+MAX_MESSAGE_BYTES = 2**28
 
 
 class StageBoard:
@@ -28,6 +34,37 @@ class StageBoard:
     def left(self) -> float:
         """Seconds until the worker is overdue."""
         return self._fields[2] - time.monotonic()
+
+
+class ForeignBytes(Exception):
+    """What came from a worker's pipe is no message of ours."""
+
+    def __str__(self) -> str:
+        return "something else than results was written into the pipe of results, by this case"
+
+
+@dataclass(frozen=True)
+class ResultPipe:
+    """One end of the pipe from a worker. token: with which each message begins, unlike what a mechanism may write."""
+
+    connection: Connection
+    token: bytes
+
+    def send(self, message: Any) -> None:
+        """Send a message."""
+        self.connection.send_bytes(self.token + ForkingPickler.dumps(message))
+
+    def receive(self) -> Any:
+        """The next message. Raises `ForeignBytes` for anything else, and `EOFError` at the end."""
+        try:
+            data = self.connection.recv_bytes(MAX_MESSAGE_BYTES)
+        except EOFError:
+            raise
+        except OSError as error:  # a length that no message has
+            raise ForeignBytes from error
+        if not data.startswith(self.token):
+            raise ForeignBytes
+        return pickle.loads(data[len(self.token) :])
 
 
 class Job(Protocol):

@@ -10,14 +10,14 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
 from ..instruments.environment.readings import read_table, value_or_none
 from ..registry import plugins
 from ..results.rows import Status
-from .job import Job, StageBoard, WorkerDied
+from .descendants import end_descendants
+from .job import ForeignBytes, Job, ResultPipe, StageBoard, WorkerDied
 from .worker import WorkerFinished, WorkerReady, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
@@ -82,7 +82,8 @@ class LocalEngine:
         receiver, sender = context.Pipe(duplex=False)
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
-        arguments = job, sender, fields, str(trace), self.preload, plugins(), integrity.blamed
+        token = os.urandom(16)
+        arguments = job, ResultPipe(sender, token), fields, str(trace), self.preload, plugins(), integrity.blamed
         process = context.Process(target=run_worker, args=arguments, daemon=True)
         with _block_interrupts() if self.method == "spawn" else nullcontext():
             process.start()
@@ -91,7 +92,9 @@ class LocalEngine:
         try:
             while True:
                 try:
-                    message = yield from _receive(receiver, board, process.pid, wait=wait)
+                    message = yield from _receive(ResultPipe(receiver, token), board, process.pid, wait=wait)
+                except ForeignBytes as error:
+                    raise WorkerDied(*board.position, "crashed", str(error)) from None
                 except EOFError:
                     process.join(10)
                     status, reason = _explain_exit(process.exitcode, killed_before)
@@ -112,6 +115,8 @@ class LocalEngine:
                     yield message
         finally:
             receiver.close()
+            if process.exitcode != 0 and process.pid:  # one that ended as usual has ended its own
+                end_descendants(process.pid)
             process.kill()  # no effect if it has ended
             process.join(10)
             with suppress(ValueError):  # it is still ending, as with very many processes on the machine
@@ -135,18 +140,18 @@ def _block_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _receive(connection: Connection, board: StageBoard, pid: int | None, *, wait: bool) -> Generator[None, None, Any]:
+def _receive(pipe: ResultPipe, board: StageBoard, pid: int | None, *, wait: bool) -> Generator[None, None, Any]:
     """Return the next message; None if the worker exceeds its deadline. Time in which it waits for a processor that
     other programs use is added to its limit. Without ``wait``, yield until a message has come."""
     position, waited_s = board.position, _read_waiting_s(pid)
-    while not connection.poll((0.5 if board.left > 0.5 else max(board.left, 0.01)) if wait else 0):
+    while not pipe.connection.poll((0.5 if board.left > 0.5 else max(board.left, 0.01)) if wait else 0):
         if board.position != position:
             position, waited_s = board.position, _read_waiting_s(pid)
         if board.left <= 0 and board.left + _read_waiting_s(pid) - waited_s <= 0:
             return None
         if not wait:
             yield
-    return connection.recv()
+    return pipe.receive()
 
 
 def _read_waiting_s(pid: int | None) -> float:

@@ -18,14 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
 from ..instruments.allocator import read_status, retain_freed_pages
 from ..registry import load_plugin
-from .job import Job, StageBoard
+from .descendants import become_worker, end_descendants
+from .job import Job, ResultPipe, StageBoard
 
 PDEATHSIG = 1  # prctl's number for the signal sent when the parent dies
 
@@ -45,7 +46,7 @@ class WorkerFinished:
 
 def run_worker(
     job: Job,
-    connection: Connection,
+    pipe: ResultPipe,
     fields: Any,
     trace: str,
     modules: Sequence[str],
@@ -55,12 +56,13 @@ def run_worker(
     """The main function of a worker process: import the modules, whose functions are recorded, then the plug-ins, and
     run the job. blamed: `integrity.blamed` of the parent process, which has imported the plug-ins too."""
     _prepare_process(trace)
+    become_worker()
     pid = os.getpid()
 
     def send(message: Any) -> None:
         end_forked_copy(pid)
         try:
-            connection.send(message)
+            pipe.send(message)
         except BrokenPipeError:  # the parent was interrupted
             os._exit(1)
 
@@ -83,6 +85,7 @@ def run_worker(
         error = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]
     finally:
         end_forked_copy(pid)
+        end_descendants(pid)
     send(WorkerFinished(time.perf_counter() - start, error))
 
 

@@ -118,9 +118,17 @@ def fork_fork_servers() -> None:
     util.spawnv_passfds = start
 
 
+def _read_line() -> bytes:
+    """The next line of stdin, which may come in several pieces and is not buffered, as children inherit buffers."""
+    line = b""
+    while not line.endswith(b"\n") and (piece := os.read(0, 1 << 20)):
+        line += piece
+    return line
+
+
 def serve() -> bool:
     """Fork for each request until stdin is closed. Returns True in a child process, which is to run the command."""
-    while line := os.read(0, 1 << 20):
+    while line := _read_line():
         request = json.loads(line)
         if isinstance(request, int):
             print(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]), flush=True)

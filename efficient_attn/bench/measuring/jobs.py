@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...engines.descendants import end_leftovers
 from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
 from ...errors import NotInstalled, NotNeeded, UnsupportedError, is_out_of_memory
@@ -27,7 +28,7 @@ from ..case_config import Group
 from ..task import Task
 from ..task_registry import find_task
 from . import kernel_choices, scratch
-from .prepared_case import EVALUATING, MAKING_INPUTS, PreparedCase
+from .prepared_case import EVALUATING, MAKING_INPUTS, PreparedCase, add_reason
 from .row_errors import InvalidResult
 from .turn_guard import guard_creation
 
@@ -63,6 +64,9 @@ class PrepareCases:
             limit_memory(self.memory_bytes)
             case = replace(case, keys_model=task.keys)
             outcome = self._evaluate(task, case, report_stage)
+            if left := end_leftovers():
+                names = ", ".join(dict.fromkeys(left))
+                add_reason(outcome.row, f"it left {len(left)} process{'es' if len(left) > 1 else ''} running: {names}")
             disturbing = threads.observe_remaining(index)
             if disturbing and (isinstance(outcome, PreparedCase) or outcome.row.status == "ok"):
                 outcome = _make_failed_record(case.row(), GlobalStateChanged(disturbing))
