@@ -62,14 +62,14 @@ def end_descendants(pid: int, *, exempt: tuple[str, ...] = ()) -> list[str]:
         return []
     names: dict[int, str] = {}
     for _ in range(PASSES):
-        found = _list_running(pid, exempt)
-        if not found:
+        running = _list_running(pid, exempt)
+        if not running:
             break
-        names |= found
-        for descendant in found:
+        names |= running
+        for descendant in running:
             with suppress(OSError):
                 os.kill(descendant, signal.SIGKILL)
-        for descendant in found:
+        for descendant in running:
             with suppress(OSError):  # of other parents, it is theirs to wait for
                 os.waitpid(descendant, 0)
     return list(names.values())
@@ -83,12 +83,12 @@ def _list_running(root: int, exempt: tuple[str, ...]) -> dict[int, str]:
         children[process.parent].append(pid)
     running: dict[int, str] = {}
     waiting = [*children[root], *(pid for pid, process in processes.items() if process.session == root)]
-    seen = {root}
+    visited = {root}
     while waiting:
         pid = waiting.pop()
-        if pid in seen:
+        if pid in visited:
             continue
-        seen.add(pid)
+        visited.add(pid)
         if exempt and any(text in _read_command(pid) for text in exempt):
             continue
         if processes[pid].state not in "ZX":

@@ -43,7 +43,7 @@ _Value = _Bool | _Integer | _Number | _Text | None
 
 # columns with text of the built-in tasks, by task; their others are numbers, or true or false
 TRAINING_TEXTS = frozenset(("train.way", "train.caveat", "train.note", "train.attempt", "train.conversion"))
-_CLAIMS = (f"{quantity}_{what}" for quantity in ("time", "memory", "weights") for what in ("claim", "verdict"))
+_CLAIMS = (f"{quantity}_{kind}" for quantity in ("time", "memory", "weights") for kind in ("claim", "verdict"))
 TASK_TEXTS = {
     "complexity": frozenset(("of", "along", "stopped", "source", *_CLAIMS)),
     "fidelity": frozenset(),
