@@ -7,6 +7,7 @@ are never overwritten: a later one of the same case supersedes earlier ones, and
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import warnings
@@ -110,16 +111,29 @@ def read(run: Path, *, on_damage: Callable[[shards.Damage], object] | None = Non
     names = find_machine_names(sessions)
     latest: dict[str, Record] = {}
     damages: list[shards.Damage] = []
-    for path in shards.list_shards(run):
-        for _, line in shards.scan_lines(path):
-            if isinstance(line, shards.Damage):
-                (on_damage or damages.append)(line)
-            else:
-                line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
-                latest[shards.strip_digest(line.row.case_key)] = line
+    with no_collections():
+        for path in shards.list_shards(run):
+            for _, line in shards.scan_lines(path):
+                if isinstance(line, shards.Damage):
+                    (on_damage or damages.append)(line)
+                else:
+                    line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
+                    latest[shards.strip_digest(line.row.case_key)] = line
     shards.warn_of_damages(damages)
     order = {digest: n for session in sessions for n, digest in enumerate(session.get(ORDER_KEY, ()))}
     return sorted(latest.values(), key=lambda record: order.get(digest_of(record.row.case_key), -1))
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Without garbage collections, which would search all records again and again for cycles that they do not have."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def read_sessions(folder: Path) -> list[dict[str, Any]]:

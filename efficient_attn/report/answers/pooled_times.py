@@ -82,19 +82,37 @@ def pool_times(timings: Sequence[Timing]) -> PooledTimes:
     names = tuple(dict.fromkeys(timing.name for timing in timings))
     group_sizes = Counter(timing.group for timing in timings)
     reference_group = max(reversed(group_sizes), key=group_sizes.__getitem__)  # of equally large ones the latest
-    indices, groups = np.arange(len(timings)), list(group_sizes)
-    mechanism_matrix, group_matrix = np.zeros((len(timings), len(names))), np.zeros((len(timings), len(groups)))
-    mechanism_matrix[indices, [names.index(timing.name) for timing in timings]] = 1
-    group_matrix[indices, [groups.index(timing.group) for timing in timings]] = 1
+    mechanism_numbers = {name: number for number, name in enumerate(names)}
+    group_numbers = {group: number for number, group in enumerate(group_sizes)}
+    group_of = np.array([group_numbers[timing.group] for timing in timings])
+    mechanism_matrix = np.zeros((len(timings), len(names)))
+    mechanism_matrix[np.arange(len(timings)), [mechanism_numbers[timing.name] for timing in timings]] = 1
     noise = np.array([max(MIN_ERROR, x.error) if x.error else BASELINE_ERROR for x in timings]) ** 2
     noise += [0.0 if timing.group == reference_group else 2 * DRIFT**2 for timing in timings]
     times = np.array([timing.log_ms for timing in timings])
-    inverse = np.linalg.inv(np.diag(noise) + GROUP_SPREAD**2 * group_matrix @ group_matrix.T)
-    covariance = np.linalg.inv(mechanism_matrix.T @ inverse @ mechanism_matrix)
-    means = covariance @ mechanism_matrix.T @ inverse @ times
+    weighted = _apply_inverse(mechanism_matrix, noise, group_of)
+    covariance = np.linalg.inv(mechanism_matrix.T @ weighted)
+    means = covariance @ weighted.T @ times
     residuals = times - mechanism_matrix @ means
-    residuals -= group_matrix @ (GROUP_SPREAD**2 * group_matrix.T @ inverse @ residuals)  # without the group's effect
+    effects = GROUP_SPREAD**2 * _sum_groups(_apply_inverse(residuals[:, None], noise, group_of), group_of)
+    residuals -= effects[group_of, 0]  # without the group's effect
     counts = mechanism_matrix.sum(axis=0)
     spread = np.sqrt(np.maximum(1.0, np.where(counts > 1, mechanism_matrix.T @ (residuals**2 / noise) / counts, 1.0)))
     reference_names = frozenset(timing.name for timing in timings if timing.group == reference_group)
     return PooledTimes(names, means, covariance * np.outer(spread, spread), reference_names)
+
+
+def _apply_inverse(x: np.ndarray, noise: np.ndarray, group_of: np.ndarray) -> np.ndarray:
+    """The inverse of the timings' covariance times a matrix with a row for each: noise, and an effect that the timings
+    of a group share (Sherman and Morrison's formula for each group)."""
+    weighted = x / noise[:, None]
+    weights = _sum_groups(1 / noise[:, None], group_of)
+    shared = _sum_groups(weighted, group_of) / (1 / GROUP_SPREAD**2 + weights)
+    return weighted - shared[group_of] / noise[:, None]
+
+
+def _sum_groups(x: np.ndarray, group_of: np.ndarray) -> np.ndarray:
+    """The sum of the rows of each group."""
+    sums = np.zeros((group_of.max() + 1, x.shape[1]))
+    np.add.at(sums, group_of, x)
+    return sums
