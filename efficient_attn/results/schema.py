@@ -42,7 +42,6 @@ _Value = _Bool | _Integer | _Number | _Text | None
 
 
 # columns with text of the built-in tasks, by task; their others are numbers, or true or false
-TRAINING_TEXTS = frozenset(("train.way", "train.caveat", "train.note", "train.attempt", "train.conversion"))
 _CLAIMS = (f"{quantity}_{kind}" for quantity in ("time", "memory", "weights") for kind in ("claim", "verdict"))
 TASK_TEXTS = {
     "complexity": frozenset(("of", "along", "stopped", "source", *_CLAIMS)),
@@ -51,6 +50,7 @@ TASK_TEXTS = {
     "longest": frozenset(("ended",)),
     "retrieval": frozenset(("needles",)),
     "swap": frozenset(),
+    "train": frozenset(("way", "caveat", "note", "attempt", "conversion")),
 }
 
 
@@ -166,9 +166,11 @@ def make_record_check(types: Mapping[str, str], statuses: Sequence[str]) -> Call
                 raise ValueError(f"{name}: {value:g} is not within its interval, {low:g} to {high:g}")
 
         for name, value in body["extra"].items():
-            texts = TRAINING_TEXTS if name.startswith("train.") else TASK_TEXTS.get(body["task"])
-            if texts is not None and value is not None and isinstance(value, str) != (name in texts):
-                raise ValueError(f"extra.{name}: {'not a text' if name in texts else 'not a number'}")
+            task, dot, column = name.partition(".")  # names that tasks share have the task's, or ``train``
+            texts = TASK_TEXTS.get(task if dot else body["task"])
+            column = column if dot else name
+            if texts is not None and value is not None and isinstance(value, str) != (column in texts):
+                raise ValueError(f"extra.{name}: {'not a text' if column in texts else 'not a number'}")
         rounds, processes = body["samples"].get("latency_ms"), body["samples"].get("process")
         if rounds and processes and len(rounds) != len(processes):
             raise ValueError(f"samples: {len(rounds)} rounds in latency_ms, {len(processes)} in process")

@@ -185,7 +185,7 @@ def test_the_claim_in_the_documentation_is_valid(tmp_path: Path) -> None:
 def test_duplicate_ids_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="duplicate id 'a-claim'"):
         load_ledger([write(tmp_path / "a.toml"), write(tmp_path / "b.toml")])
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         load_ledger([tmp_path / "none.toml"])
 
 
