@@ -209,14 +209,16 @@ def _judge(difference: Difference, risk: float, confidence: float, margin: float
     """The interval and verdict of a difference, the smallest detectable one, and the slowdown that is ruled out."""
     mean = difference.mean
     low, high = map(_clipped_exp, mean.interval(1 - risk) or (0.0, 0.0))
-    fields: dict[str, Any] = {"low": low, "high": high} if mean.degrees else {}
+    detectable = math.inf
+    if mean.degrees:
+        detectable = math.log(high / low) / 2 + t_quantile(DETECTION_POWER, mean.degrees) * mean.error
+    fields: dict[str, Any] = {"low": low, "high": high} if detectable <= math.log(MAX_DETECTABLE_RATIO) else {}
     if difference.problem:
         return fields | {"kind": "inconclusive", "reason": difference.problem, "blind": True}
     kind = classify_ratio(low, high, margin=margin, tolerance=tolerance)
-    detectable = math.log(high / low) / 2 + t_quantile(DETECTION_POWER, mean.degrees) * mean.error
-    if kind == "inconclusive" and detectable > math.log(MAX_DETECTABLE_RATIO):
+    if kind == "inconclusive" and not fields:
         return {"kind": kind, "reason": TOO_FEW_ROUNDS, "blind": True}
-    fields |= {"kind": kind, "least": _clipped_exp(detectable) - 1}
+    fields = {"low": low, "high": high, "kind": kind, "least": _clipped_exp(detectable) - 1}
     if kind == "inconclusive" and fields["least"] > tolerance:
         return fields | {"blind": True}
     slowdown = t_quantile(confidence, mean.degrees) * mean.error - mean.value

@@ -80,7 +80,7 @@ def test_mistakes_end_with_2_and_one_line(rule: str, message: str, folder: Path,
         ((), "needs at least one run's folder"),
         (("run", "--check", "mine.toml"), "leave out RUN"),
         (("nothing", "--claims", "mine.toml"), "nothing"),
-        (("run", "--claims", "none.toml"), "none.toml: No such file"),
+        (("run", "--claims", "none.toml"), "none.toml: no such file"),
     ],
 )
 def test_bad_usage_ends_with_2(arguments: tuple[str, ...], message: str, folder: Path, command: Command) -> None:
