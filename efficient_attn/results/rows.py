@@ -12,10 +12,11 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias, get_args
 
+from .migrations import MIGRATIONS
 from .sanitize import sanitize_line
-from .schema import MAX_LINE_BYTES, make_record_check, parse_json
 
 SCHEMA_VERSION = 9
+MAX_LINE_BYTES = 2**24  # of a record; the longest published one has 20 kB
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -149,53 +150,6 @@ TEXT_COLUMNS = tuple(name for name, type_name in COLUMN_TYPES.items() if type_na
 _get_values = itemgetter(*COLUMNS)
 _RECORD_KEYS = {*COLUMNS, "samples"}
 
-_ADDED_IN_2 = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
-_ADDED_IN_4 = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
-_ADDED_IN_9 = ("kernels", "kept_between_calls_bytes", "process_peak_bytes")
-# for each schema, the values of the columns that it added in a record of the preceding one
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    2: lambda body: {**dict.fromkeys(_ADDED_IN_2), "cache": None if body.get("mode") is None else "warm"},
-    3: lambda body: {"clamped_rows": None},
-    4: lambda body: dict.fromkeys(_ADDED_IN_4),
-    5: lambda body: {"part": _find_part(str(body.get("case_key") or "")), "baseline": None, "extra": {}},
-    6: lambda body: {"gate_len": None, "read_from": None, "fill": "full"},
-    7: lambda body: {"choices": None},
-    8: lambda body: {"budget": None},
-    9: lambda body: {
-        **dict.fromkeys(_ADDED_IN_9),
-        "kernels": _join_kernels(body.get("samples")),
-        "extra": _judge_upper_bounds(body.get("extra")),
-    },
-}
-
-
-def _judge_upper_bounds(extra: Any) -> Any:
-    """The columns of a sweep with verdicts on upper bounds: before schema 9 slower growth contradicted a claim.
-
-    Rows do not have the suite's tolerance: an interval that ends above the claimed exponent stays inconclusive.
-    """
-    if not isinstance(extra, dict):
-        return extra
-    changed = {}
-    for quantity in ("time", "memory"):
-        verdict, high, claimed = (extra.get(f"{quantity}_{name}") for name in ("verdict", "high", "claimed"))
-        if verdict == "contradicted: grows more slowly":
-            changed[f"{quantity}_verdict"] = "reproduced: grows more slowly"
-        elif verdict == "inconclusive" and isinstance(high, int | float) and isinstance(claimed, int | float):
-            changed[f"{quantity}_verdict"] = "reproduced" if high <= claimed else verdict
-    return extra | changed
-
-
-def _join_kernels(samples: Any) -> str | None:
-    """The kernels that a call ran, which records of schemas before 9 have only in their samples."""
-    kernels = samples.get("kernels") if isinstance(samples, dict) else None
-    return " ".join(map(str, kernels)) if isinstance(kernels, list) and kernels else None
-
-
-def _find_part(case_key: str) -> str | None:
-    """The part of the suite in a case's key, where rows of schemas before 5 have it."""
-    return next(iter(case_key.split("/")[1:2]), None)
-
 
 class NewerSchemaError(ValueError):
     """A record of a later version: it is valid, and must not be changed."""
@@ -220,7 +174,8 @@ class Record:
         body = {name: getattr(self.row, name) for name in COLUMNS} | {"samples": self.samples}
         _check_extra(self.row.extra)
         text = json.dumps(body, allow_nan=False, separators=(",", ":"), default=_to_python_number)
-        _get_check()(parse_json(text))  # what is written can be read
+        parse_json, check = _get_schema()
+        check(parse_json(text))  # what is written can be read
         line = f'{text[:-1]},"crc":{zlib.crc32(text.encode())}}}\n'
         if len(line) > MAX_LINE_BYTES:
             raise ValueError(f"a record of {len(line)} characters; at most {MAX_LINE_BYTES}: store fewer samples")
@@ -234,12 +189,13 @@ class Record:
             raise ValueError("not a complete record")
         if zlib.crc32((text + "}").encode()) != int(crc[:-1]):
             raise ValueError("the checksum does not match: the record was altered")
+        parse_json, check = _get_schema()
         body = _migrate(parse_json(text + "}"))
         if body.keys() != _RECORD_KEYS:
             name = min(body.keys() ^ _RECORD_KEYS)
             raise ValueError(f"{'unknown' if name in body else 'missing'} column {name}")
         _check_extra(body["extra"])
-        _get_check()(body)
+        check(body)
         samples = body.pop("samples")
         row = Row.__new__(Row)
         # a call with 86 keywords would take half of the time
@@ -248,8 +204,11 @@ class Record:
 
 
 @cache
-def _get_check() -> Callable[[Mapping[str, Any]], None]:
-    return make_record_check(COLUMN_TYPES, STATUSES)
+def _get_schema() -> tuple[Callable[[str], Any], Callable[[Mapping[str, Any]], None]]:
+    """The parser, and the check of a record, which import pydantic: verbs that read no rows start without it."""
+    from .schema import make_record_check, parse_json
+
+    return parse_json, make_record_check(COLUMN_TYPES, STATUSES)
 
 
 def _clean_texts(row: Row) -> None:

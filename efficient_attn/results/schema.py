@@ -14,7 +14,6 @@ from typing_extensions import TypedDict
 
 from .sanitize import sanitize_json
 
-MAX_LINE_BYTES = 2**24  # of a record; the longest published one has 20 kB
 MAX_RUN_FILE_BYTES = 2**26  # of a run.json; the longest published one has 100 kB
 MAX_TEXT = 2**16  # characters
 MAX_NUMBER = 1e100  # products and squares of numbers stay finite

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from .rows import NewerSchemaError, Record
-from .schema import MAX_LINE_BYTES
+from .rows import MAX_LINE_BYTES, NewerSchemaError, Record
 
 ROWS_FILE, COMPRESSED_SUFFIX = "rows.jsonl", ".gz"
 DIGEST_SUFFIX = re.compile("#[^#/]*$")  # at the end of a case's key

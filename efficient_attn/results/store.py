@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from . import durable, schema, shards
+from . import durable, shards
 from .checkpoints import digest_of
 from .lock import HOLDER_FILE, LOCK_FILE, lock_folder
 from .machines import find_machine_names, rename_machine
@@ -161,6 +161,8 @@ def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
     path = folder / RUN_FILE
     if not path.is_file():
         return []
+    from . import schema  # imports pydantic, without which verbs that read no run start
+
     try:
         if (size := path.stat().st_size) > schema.MAX_RUN_FILE_BYTES:
             raise ValueError(f"it has {size} bytes, more than {schema.MAX_RUN_FILE_BYTES}")

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_lines import body, line
 
+from efficient_attn.results.migrations import MIGRATIONS
 from efficient_attn.results.rows import (
     COLUMNS,
-    MIGRATIONS,
     SCHEMA_VERSION,
     NewerSchemaError,
     Record,

@@ -10,8 +10,8 @@ import pytest
 from row_lines import body, line
 
 from efficient_attn.errors import UsageError
-from efficient_attn.results.rows import COLUMN_TYPES, COLUMNS, Record, Row
-from efficient_attn.results.schema import MAX_LINE_BYTES, MAX_RUN_FILE_BYTES, parse_json
+from efficient_attn.results.rows import COLUMN_TYPES, COLUMNS, MAX_LINE_BYTES, Record, Row
+from efficient_attn.results.schema import MAX_RUN_FILE_BYTES, parse_json
 from efficient_attn.results.shards import Damage, scan_lines
 from efficient_attn.results.store import read_sessions
 

@@ -35,7 +35,9 @@ def test_lines_that_end_early_are_explained(tmp_path: Path) -> None:
     assert "; a line that ends early was solved, or had fewer steps." in curve.caption
 
 
-@pytest.mark.parametrize("samples", [{}, {"steps": [1], "validation": []}, {"steps": [1, 2], "validation": [None, None]}])
+@pytest.mark.parametrize(
+    "samples", [{}, {"steps": [1], "validation": []}, {"steps": [1, 2], "validation": [None, None]}]
+)
 def test_invalid_curves_are_not_drawn(tmp_path: Path, samples: dict[str, Any]) -> None:
     plots = panels(block(tmp_path, Record(attempt("full", 0.9).row, samples)))
     assert "learning" not in plots
