@@ -115,10 +115,13 @@ class LocalEngine:
                     yield message
         finally:
             receiver.close()
-            if process.exitcode != 0 and process.pid:  # one that ended as usual has ended its own
+            ended_itself = process.exitcode == 0  # and what its cases had left
+            if process.pid and not ended_itself:
                 end_descendants(process.pid)
             process.kill()  # no effect if it has ended
             process.join(10)
+            if process.pid and not ended_itself:
+                end_descendants(process.pid)  # what it started meanwhile, in its session
             with suppress(ValueError):  # it is still ending, as with very many processes on the machine
                 process.close()
 

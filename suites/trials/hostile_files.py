@@ -160,6 +160,8 @@ def _choose_value(rng: random.Random, present: Any) -> Any:
 def _replace_somewhere(rng: random.Random, data: Any, name: str) -> str:
     """Replace a value at a random place of a tree."""
     while True:
+        if not data:
+            return f"{name}: nothing is left"
         keys = sorted(data) if isinstance(data, dict) else list(range(len(data)))
         key = rng.choice(keys)
         name = f"{name}.{key}"
