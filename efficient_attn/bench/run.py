@@ -220,7 +220,12 @@ class _Session:
 
     def add(self, record: Record) -> None:
         record.row.run_id, record.row.machine = self.entry["run_id"], self.entry["environment"]["machine"]
-        self.writer.write(record)
+        try:
+            self.writer.write(record)
+        except UsageError:
+            raise
+        except ValueError as error:  # a measured value that no reader would accept: the case failed, not the run
+            self.writer.write(record.as_failure(f"its row cannot be stored: {error}"))
         if not checkpoints.is_resumable(record.row.status):
             checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 

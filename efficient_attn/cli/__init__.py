@@ -10,9 +10,9 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ..errors import UnsupportedError, UsageError, describe_exception, describe_text, is_out_of_memory
 from .flags import check_flags
@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return report_stop(stop)
     except BrokenPipeError:  # the reader of a pipe has seen enough
-        _discard_output()
+        _discard(sys.stdout)
         return 0
     except OSError as error:
         if error.filename is not None:  # not the output
             _print_error(f"{str(error.filename)[:MAX_SHOWN_PATH]}: {error.strerror or error}")
             return 2
         _print_error(f"the output cannot be written: {error.strerror or error}")
-        _discard_output()
+        _discard(sys.stdout)
         return 1
     except Exception as error:
         if is_out_of_memory(error):
@@ -94,15 +94,17 @@ def _open_standard_streams() -> bool:
     return has_output
 
 
-def _discard_output() -> None:
+def _discard(stream: TextIO) -> None:
     """Send what is still buffered nowhere, so that the end of the process does not fail as well."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _print_error(text: str) -> None:
     """Print one line on stderr, if that can be written."""
-    with suppress(OSError):
+    try:
         print(f"efficient-attn: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
 
 
 @contextmanager

@@ -147,6 +147,7 @@ class Row:
 COLUMNS = tuple(f.name for f in fields(Row))
 COLUMN_TYPES = {f.name: str(f.type).split(" ")[0] for f in fields(Row) if f.name != "extra"}  # ``str``, ``int``, ...
 TEXT_COLUMNS = tuple(name for name, type_name in COLUMN_TYPES.items() if type_name in ("str", "Status"))
+_CASE_COLUMNS = ("batch", "heads", "kv_heads", "seq_len", "kv_len", "head_dim", "causal", "threads", "compiled", "seed")
 _get_values = itemgetter(*COLUMNS)
 _RECORD_KEYS = {*COLUMNS, "samples"}
 
@@ -180,6 +181,11 @@ class Record:
         if len(line) > MAX_LINE_BYTES:
             raise ValueError(f"a record of {len(line)} characters; at most {MAX_LINE_BYTES}: store fewer samples")
         return line
+
+    def as_failure(self, reason: str) -> Record:
+        """The record of the same case with status ``error``, without what was measured."""
+        identity = {name: getattr(self.row, name) for name in (*TEXT_COLUMNS, *_CASE_COLUMNS)}
+        return Record(Row(**identity | {"status": "error", "reason": reason}))
 
     @classmethod
     def from_line(cls, line: str) -> Record:

@@ -27,14 +27,18 @@ _NotNegative = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_in
 _Positive = Annotated[float, Field(strict=True, gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
 _Bool = Annotated[bool, Field(strict=True)]
 
+BYTE_DIFFERENCES = (
+    *("saved_bytes", "workspace_bytes", "retained_bytes"),
+    *("kept_between_calls_bytes", "process_peak_bytes"),
+)
 # the kinds of columns by type, and those of columns that allow less or more
 KINDS: dict[str, Any] = {"str": _Text, "int": _Count, "float": _NotNegative, "bool": _Bool}
 KINDS_BY_COLUMN: dict[str, Any] = {
     **dict.fromkeys(("batch", "heads", "kv_heads", "seq_len", "head_dim", "threads"), _Size),
-    **dict.fromkeys(("seed", "retained_bytes", "kept_between_calls_bytes", "process_peak_bytes"), _Integer),
+    **dict.fromkeys(("seed", "layer", *BYTE_DIFFERENCES), _Integer),
     **dict.fromkeys(("latency_ms", "latency_ms_low", "latency_ms_high"), _Positive),
     **dict.fromkeys(("speedup", "speedup_low", "speedup_high"), _Positive),
-    **dict.fromkeys(("cosine_similarity", "accuracy", "loss"), _Number),
+    **dict.fromkeys(("cosine_similarity", "missed_mass", "accuracy", "loss"), _Number),
 }
 BOUNDED = ("latency_ms", "speedup")  # columns with an interval
 _Value = _Bool | _Integer | _Number | _Text | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -157,15 +156,13 @@ def test_a_process_that_is_no_worker_ends_nothing() -> None:
 
 
 def test_descendants_of_descendants_end_too_unless_they_are_exempt() -> None:
-    script = (
-        "import subprocess, sys, time; subprocess.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script]) as parent:
-        while len(pids := list_descendants(parent.pid)) < 1:
+    # of a process of this test's own: the test session has other descendants
+    inner = "import subprocess, time; subprocess.Popen(['sleep', '99'], start_new_session=True); time.sleep(98)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen([sys.executable, "-c", outer]) as process:
+        while len(pids := list_descendants(process.pid)) < 2:
             time.sleep(0.02)
-        names = descendants.end_descendants(os.getpid(), exempt=("time.sleep(1000)",))
-        assert "sleep" not in names
-        assert parent.poll() is None
-        assert descendants.end_descendants(parent.pid) == ["sleep"]
+        assert descendants.end_descendants(process.pid, exempt=("time.sleep(98)",)) == []
+        assert len(descendants.end_descendants(process.pid)) == 2
         assert not wait_until_gone(set(pids))
-        parent.kill()
+        process.kill()

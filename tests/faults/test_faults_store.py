@@ -98,7 +98,7 @@ from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.store import RunWriter
 with RunWriter(Path(sys.argv[1]), resume=True) as writer:
     for i in range(len(writer.statuses), 1000):
-        writer.write(Record(Row(case_key=f"case{i}"), {"latency_ms": [[float(j) for j in range(200)]] * 8}))
+        writer.write(Record(Row(case_key=f"case{i}"), {"latency_ms": [[float(j) for j in range(1, 201)]] * 8}))
         print(i, flush=True)
 """
 

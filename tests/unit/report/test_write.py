@@ -194,7 +194,7 @@ PARTS = {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("about", [{}, {"suite": {}, "environment": {}, "command": "run", "suite_text": None}])
+@pytest.mark.parametrize("about", [{}, {"suite": {}, "environment": {}, "command": ["run"], "suite_text": None}])
 def test_any_part_of_a_suite_makes_a_report(tmp_path: Path, part: str, about: dict[str, object]) -> None:
     page, text = report(tmp_path, PARTS[part], **about)
     for title in ("Speed and memory", "Fidelity", "Decoding", "What did not run"):

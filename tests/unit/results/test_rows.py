@@ -283,3 +283,10 @@ def test_numpys_numbers_are_numbers_and_nothing_else_is() -> None:
     for wrong, error in ((np.float32("nan"), ValueError), (np.ones(2), TypeError), (object(), TypeError)):
         with pytest.raises(error):
             Record(Row(pairs=wrong)).to_line()  # pyright: ignore
+
+
+def test_a_failure_keeps_the_case_and_nothing_that_was_measured() -> None:
+    row = Row(case_key="a/b", variant="full", batch=2, seq_len=8, causal=True, latency_ms=-1.0, extra={"x": 1})
+    failure = Record(row, {"latency_ms": [[-1.0]]}).as_failure("why")
+    assert failure == Record(Row(**{**vars(row), "latency_ms": None, "extra": {}, "status": "error", "reason": "why"}))
+    assert Record.from_line(failure.to_line()) == failure
