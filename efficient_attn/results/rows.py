@@ -184,8 +184,9 @@ class Record:
 
     def as_failure(self, reason: str) -> Record:
         """The record of the same case with status ``error``, without what was measured."""
-        identity = {name: getattr(self.row, name) for name in (*TEXT_COLUMNS, *_CASE_COLUMNS)}
-        return Record(Row(**identity | {"status": "error", "reason": reason}))
+        identity: dict[str, Any] = {name: getattr(self.row, name) for name in (*TEXT_COLUMNS, *_CASE_COLUMNS)}
+        identity |= {"status": "error", "reason": reason}
+        return Record(Row(**identity))
 
     @classmethod
     def from_line(cls, line: str) -> Record:
