@@ -225,7 +225,8 @@ class _Session:
         except UsageError:
             raise
         except ValueError as error:  # a measured value that no reader would accept: the case failed, not the run
-            self.writer.write(record.as_failure(f"its row cannot be stored: {error}"))
+            record = record.as_failure(f"its row cannot be stored: {error}")
+            self.writer.write(record)
         if not checkpoints.is_resumable(record.row.status):
             checkpoints.clear(self.writer.folder, digest=checkpoints.digest_of(record.row.case_key))
 

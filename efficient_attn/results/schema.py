@@ -16,7 +16,7 @@ from .sanitize import sanitize_json
 
 MAX_RUN_FILE_BYTES = 2**26  # of a run.json; the longest published one has 100 kB
 MAX_TEXT = 2**16  # characters
-MAX_NUMBER = 1e100  # products and squares of numbers stay finite
+MAX_NUMBER = 1e60  # products and squares of numbers, and of their inverses, stay finite
 
 _Text = Annotated[str, Field(strict=True, max_length=MAX_TEXT)]
 _Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
@@ -24,7 +24,7 @@ _Size = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 _Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 _Number = Annotated[float, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
-_Positive = Annotated[float, Field(strict=True, gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(strict=True, ge=1 / MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
 _Bool = Annotated[bool, Field(strict=True)]
 
 BYTE_DIFFERENCES = (

@@ -64,12 +64,13 @@ class PrepareCases:
             limit_memory(self.memory_bytes)
             case = replace(case, keys_model=task.keys)
             outcome = self._evaluate(task, case, report_stage)
-            if left := end_leftovers():
-                names = ", ".join(dict.fromkeys(left))
-                add_reason(outcome.row, f"it left {len(left)} process{'es' if len(left) > 1 else ''} running: {names}")
+            left = end_leftovers()
             disturbing = threads.observe_remaining(index)
             if disturbing and (isinstance(outcome, PreparedCase) or outcome.row.status == "ok"):
                 outcome = _make_failed_record(case.row(), GlobalStateChanged(disturbing))
+            if left:
+                names = ", ".join(dict.fromkeys(left))
+                add_reason(outcome.row, f"it left {len(left)} process{'es' if len(left) > 1 else ''} running: {names}")
             if isinstance(outcome, PreparedCase):
                 outcome.seconds = time.perf_counter() - start
             send((index, outcome))
