@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..bench.case_config import CaseConfig, Group
 from ..bench.planning.request import TaskRequest
+from ..bench.planning.suite_schema import Count
 from ..bench.task import Guess, Keys, Task
 from ..integrations.model_info import describe_model
 from ..integrations.texts import Text
@@ -39,7 +38,7 @@ class SwapKeys(Keys):
     scope: tuple[Literal["all", "layer"], ...] = ("all",)
     model: tuple[str, ...] = ("smollm2",)
     text: str = "sotu"
-    draws: Annotated[int, Field(ge=1, strict=True)] = 1
+    draws: Count = 1
 
 
 def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from ...errors import UsageError, make_unknown_error
 
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=2**40, strict=True)]  # products fit into 64 bits or a float
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(min_length=1)]
 Word = Annotated[str, StringConstraints(strip_whitespace=True)]

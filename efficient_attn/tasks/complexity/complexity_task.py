@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
+from ...bench.planning.suite_schema import Count
 from ...bench.task import Guess, Keys, Task
 from ...errors import UsageError
 from ...results.rows import Record, Row
@@ -66,9 +67,9 @@ class ComplexityKeys(Keys):
     """
 
     along: tuple[Along, ...] = ("length", "width")
-    sizes: tuple[Annotated[int, Field(ge=1, strict=True)], ...] | None = None
-    length: Annotated[int, Field(ge=1, strict=True)] = 1024
-    width: Annotated[int, Field(ge=1, strict=True)] = 64
+    sizes: tuple[Count, ...] | None = None
+    length: Count = 1024
+    width: Count = 64
     training: bool = False
     most_s: Annotated[float, Field(gt=0)] = 1.0
     most_bytes: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] = 2 * 10**9

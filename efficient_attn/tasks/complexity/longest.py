@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
+from ...bench.planning.suite_schema import Count
 from ...bench.task import Guess, Keys, Task
 from ...results.rows import Record, Row
 from ...results.section import Column, Section
@@ -37,7 +38,7 @@ class LongestKeys(Keys):
     each with a feed-forward block. checkpointed: whether blocks store only their inputs. most_s: limit of a step."""
 
     memory: Annotated[int, BeforeValidator(lambda value: parse_size(str(value)))] = 256 * 10**6
-    layers: tuple[Annotated[int, Field(ge=1, strict=True)], ...] = (1, 6)
+    layers: tuple[Count, ...] = (1, 6)
     checkpointed: tuple[bool, ...] = (False, True)
     most_s: Annotated[float, Field(gt=0)] = 30.0
 

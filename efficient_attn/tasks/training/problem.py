@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from ...bench.planning.suite_schema import Count as Count
 from ...bench.task import Keys
 from ...errors import UsageError
 
@@ -47,7 +48,6 @@ def digest_files(folder: str) -> str:
     return digest.hexdigest()[:12]
 
 
-Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 Conversion = Literal["mean", "first", "random"]
 Share = Annotated[float, Field(ge=0, le=1)]
