@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 PACKAGES = (
-    *("instruments", "engines", "bench", "results", "contract", "spec"),
+    *("instruments", "engines", "bench", "results", "contract", "spec", "garbage"),
     *("variants", "kernels", "registry", "patterns", "feature_maps"),
 )
 OWN_MODULES = tuple(f"{__name__.partition('.')[0]}.{package}" for package in PACKAGES)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.profiler import profile, record_function
 
-from .garbage import garbage_collection_disabled
+from ..garbage import garbage_collection_disabled
 
 MARK_EVENT = "efficient_attn::mark"
 FUSED_KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")

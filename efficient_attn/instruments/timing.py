@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
-from .garbage import garbage_collection_disabled
+from ..garbage import garbage_collection_disabled
 from .global_state import GlobalStateChanged
 
 SAMPLES_PER_ROUND = 3  # least number of samples of a mechanism in a round, unless the budget does not allow it

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
-from ..instruments.garbage import garbage_collection_disabled
+from ..garbage import garbage_collection_disabled
 from ..results import durable, file_marks
 from . import page
 from .gather import as_csv, gather

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..garbage import garbage_collection_disabled
 from ..spec import list_names
 from .rows import COLUMN_TYPES, Record, Row, Value
 from .shards import Damage
-from .store import find_rows_path, no_collections, read, read_intact_sessions
+from .store import find_rows_path, read, read_intact_sessions
 
 # column types follow from the row's annotations; integers and booleans are nullable
 _PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
@@ -56,7 +57,7 @@ def find_suite_baseline(folder: Path) -> str | None:
     return next((str(suite["baseline"]) for suite in suites if suite.get("baseline")), None)
 
 
-@no_collections()
+@garbage_collection_disabled(collect_first=False)
 def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame with fixed column types, even for empty columns, followed by the columns of tasks."""
     rows = list(rows)

@@ -7,7 +7,6 @@ are never overwritten: a later one of the same case supersedes earlier ones, and
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import warnings
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..garbage import garbage_collection_disabled
 from . import durable, shards
 from .checkpoints import digest_of
 from .lock import HOLDER_FILE, LOCK_FILE, lock_folder
@@ -111,7 +111,7 @@ def read(run: Path, *, on_damage: Callable[[shards.Damage], object] | None = Non
     names = find_machine_names(sessions)
     latest: dict[str, Record] = {}
     damages: list[shards.Damage] = []
-    with no_collections():
+    with garbage_collection_disabled(collect_first=False):  # records have no cycles, for which they would be searched
         for path in shards.list_shards(run):
             for _, line in shards.scan_lines(path):
                 if isinstance(line, shards.Damage):
@@ -122,18 +122,6 @@ def read(run: Path, *, on_damage: Callable[[shards.Damage], object] | None = Non
     shards.warn_of_damages(damages)
     order = {digest: n for session in sessions for n, digest in enumerate(session.get(ORDER_KEY, ()))}
     return sorted(latest.values(), key=lambda record: order.get(digest_of(record.row.case_key), -1))
-
-
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Without garbage collections, which would search all records again and again for cycles that they do not have."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def read_sessions(folder: Path) -> list[dict[str, Any]]:

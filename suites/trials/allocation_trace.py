@@ -29,7 +29,7 @@ from efficient_attn.bench.measuring.samples import TimedSteps
 from efficient_attn.bench.measuring.workload import Workload
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.bench.planning.suite import parse_suite
-from efficient_attn.instruments.garbage import garbage_collection_disabled
+from efficient_attn.garbage import garbage_collection_disabled
 from efficient_attn.tasks import TABLE
 
 SOURCE, LIBRARY = Path(__file__).with_suffix(".c"), "EFFICIENT_ATTN_TRACE"  # the variable with the library's path

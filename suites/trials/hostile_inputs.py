@@ -11,9 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
-import importlib
 import os
-import pkgutil
 import random
 import resource
 import signal
@@ -26,13 +24,15 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from command_modules import import_modules
 from hostile_files import make_input
+
+from efficient_attn.cli import UNEXPECTED
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 LIMIT_S = 10.0
 CODES = (0, 1, 2, 3, 129, 130, 143)
 MEMORY_BYTES = 8 * 2**30
-UNEXPECTED = "an error that should not occur"
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of an input, whose output is shown")
     args = parser.parse_args()
-    _import_modules()
+    import_modules()
     counts, faults, slowest = Counter[str](), 0, 0.0
     numbers = range(args.count) if args.only is None else [args.only]
     for number in numbers:
@@ -70,23 +70,6 @@ def main() -> int:
         print(f"{name:24} {count}")
     print(f"{len(numbers)} inputs, {faults} faults, the slowest {slowest:.1f} s")
     return 1 if faults else 0
-
-
-def _import_modules() -> None:
-    """Import what the command may import before it is forked; no tensor operation runs."""
-    import efficient_attn
-
-    for name in (
-        "torch",
-        "pandas",
-        "scipy.stats",
-        "matplotlib.backends.backend_agg",
-        "matplotlib.backends.backend_svg",
-    ):
-        importlib.import_module(name)
-    for module in pkgutil.walk_packages(efficient_attn.__path__, "efficient_attn."):
-        if not any(part in module.name for part in ("__main__", ".peers", ".integrations")):
-            importlib.import_module(module.name)
 
 
 def _run(command: list[str], folder: Path) -> tuple[int, str, str]:

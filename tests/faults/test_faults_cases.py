@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from made_once import make_once
 from shell import Done, run
+from tiny_suites import write_faulty_suite
 
 import efficient_attn as ea
 
@@ -35,27 +36,12 @@ EXPECTED = {  # status, and part of the reason
     "zz_shares_buffer": ("invalid", "shares its memory with that of an earlier call"),
     "zz_segfaults_when_timed": ("crashed", "killed by SIGSEGV, in compute (failing_mechanisms.py:"),
 }
-SUITE = """
-title      = "Failing and correct mechanisms"
-measure    = ["forward"]
-baseline   = "full"
-rounds     = 2
-max_rounds = 2
-processes  = {processes}
-budget_s   = 3
-plugins    = ["{plugin}"]
-axes       = {{ seq_len = [16, 32], threads = [1] }}
-dims       = {{ heads = 2, head_dim = 8 }}
-variant    = [{variants}]
-"""
 LENGTHS = [16, 32]
 
 
 def _folder(path: Path, *names: str, processes: int = 2) -> Path:
-    variants = ", ".join(f'{{ name = "{name}" }}' for name in names)
-    (path / "failing.toml").write_text(
-        SUITE.format(plugin=HERE / "failing_mechanisms.py", variants=variants, processes=processes)
-    )
+    plugin = HERE / "failing_mechanisms.py"
+    write_faulty_suite(path / "failing.toml", names, plugins=[plugin], lengths=LENGTHS, processes=processes, budget_s=3)
     return path
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import shell
 from shell import run
+from tiny_suites import write_faulty_suite
 
 import efficient_attn as ea
 
@@ -36,19 +37,6 @@ MECHANISM = """
 class Own(ea.SoftmaxAttention):
     "Exact attention."
 """
-SUITE = """
-title      = "Plug-ins"
-measure    = ["forward"]
-baseline   = "full"
-rounds     = 2
-max_rounds = 2
-processes  = 2
-budget_s   = 2
-plugins    = [{plugins}]
-axes       = {{ seq_len = [64], threads = [1] }}
-dims       = {{ heads = 2, head_dim = 8 }}
-variant    = [{variants}]
-"""
 IN_PARENT = "if multiprocessing.parent_process() is None: "
 STATEMENTS = {  # with a pattern in the reason
     "F.scaled_dot_product_attention = slow": "it replaced torch.nn.functional.scaled_dot_product_attention by its own",
@@ -58,14 +46,17 @@ STATEMENTS = {  # with a pattern in the reason
 }
 
 
+def _write_suite(folder: Path, plugins: Sequence[str], names: Sequence[str] = ()) -> None:
+    write_faulty_suite(folder / "plugins.toml", ["full", "linear", *names], plugins=plugins, lengths=[64])
+
+
 def _run(folder: Path, statements: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
     """The rows of a suite with a plug-in for each statement; ``names`` are those of their mechanisms."""
     for number, (statement, name) in enumerate(zip(statements, names, strict=True)):
         text = PLUGIN.format(statement=statement) + MECHANISM.format(name=name)
         (folder / f"zz_{number}.py").write_text(text)
-    plugins = ", ".join(f'"zz_{number}.py"' for number in range(len(statements)))
-    variants = ", ".join(f'{{ name = "{name}" }}' for name in ("full", "linear", *names))
-    (folder / "plugins.toml").write_text(SUITE.format(plugins=plugins, variants=variants))
+    plugins = [f"zz_{number}.py" for number in range(len(statements))]
+    _write_suite(folder, plugins, names)
     run("run", "plugins.toml", "--out", "out", cwd=folder)
     return ea.load(folder / "out").set_index("variant")
 
@@ -81,9 +72,7 @@ def test_a_replacement_at_import_is_undone_and_named(statement: str, tmp_path: P
 
 def test_a_replacement_by_a_plugin_without_mechanisms_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "zz_0.py").write_text(PLUGIN.format(statement="F.scaled_dot_product_attention = slow"))
-    (tmp_path / "plugins.toml").write_text(
-        SUITE.format(plugins='"zz_0.py"', variants='{ name = "full" }, { name = "linear" }')
-    )
+    _write_suite(tmp_path, ["zz_0.py"])
     done = run("run", "plugins.toml", "--out", "out", cwd=tmp_path)
     assert done.code == 2
     assert "zz_0.py: when it was imported, it replaced torch.nn.functional.scaled_dot_product_attention" in done.err
@@ -116,7 +105,7 @@ REPLACE = "F.scaled_dot_product_attention = slow"
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("replaces_in_workers", [False, True])
 def test_replacements_in_a_script(replaces_in_workers: bool, tmp_path: Path) -> None:
-    (tmp_path / "plugins.toml").write_text(SUITE.format(plugins="", variants='{ name = "full" }, { name = "linear" }'))
+    _write_suite(tmp_path, [])
     outside, inside = ("" if where is not replaces_in_workers else REPLACE for where in (True, False))
     (tmp_path / "script.py").write_text(SCRIPT.format(outside=outside, inside=inside))
     environment = shell.environment(PYTHONPATH=str(Path(ea.__file__).parents[1]))

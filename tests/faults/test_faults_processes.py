@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from processes import list_descendants, wait_until_gone
 from shell import run_fresh
+from tiny_suites import write_faulty_suite
 
 import efficient_attn as ea
 from efficient_attn.engines import descendants
@@ -105,19 +106,6 @@ class Writes(Faulty):
             except OSError:
                 continue
 '''
-SUITE = """
-title      = "Processes"
-measure    = ["forward"]
-baseline   = "full"
-rounds     = 2
-max_rounds = 2
-processes  = 2
-budget_s   = 2
-plugins    = ["processes.py"]
-axes       = { seq_len = [16], threads = [1] }
-dims       = { heads = 2, head_dim = 8 }
-variant    = [{ name = "full" }, { name = "NAME" }, { name = "linear" }]
-"""
 EXPECTED = {  # status, and part of the reason
     "zz_forks": ("ok", "it left "),
     "zz_waits": ("ok", ""),
@@ -132,7 +120,7 @@ EXPECTED = {  # status, and part of the reason
 @pytest.mark.parametrize("name", EXPECTED)
 def test_every_case_has_a_row_and_nothing_is_left(name: str, tmp_path: Path) -> None:
     (tmp_path / "processes.py").write_text(PLUGIN)
-    (tmp_path / "suite.toml").write_text(SUITE.replace("NAME", name))
+    write_faulty_suite(tmp_path / "suite.toml", ["full", name, "linear"], plugins=["processes.py"])
     done = run_fresh("run", "suite.toml", "--out", "out", cwd=tmp_path)
     rows = ea.load(tmp_path / "out").set_index("variant")
     assert sorted(rows.index) == sorted(["full", name, "linear"])

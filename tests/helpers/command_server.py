@@ -12,7 +12,6 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import runpy
 import signal
 import sys
@@ -33,25 +32,8 @@ SHORT_ROOFLINE = {  # constants of instruments/roofline.py
     "BUFFER_BYTES": 2**25,
     "BUFFER_CACHES": 0,
 }
+TRIALS = str(Path(__file__).parents[2] / "suites" / "trials")
 PUBLISHED_RUN = Path(__file__).parents[2] / "results" / "decode_heads64"  # a small one
-
-
-def import_modules() -> None:
-    """Import everything that a command may import."""
-    import efficient_attn
-
-    for name in (
-        "torch",
-        "pandas",
-        "scipy.stats",
-        "matplotlib.backends.backend_agg",
-        "matplotlib.backends.backend_svg",
-    ):
-        importlib.import_module(name)
-    for module in pkgutil.walk_packages(efficient_attn.__path__, "efficient_attn."):
-        # other libraries are imported by the commands that need them
-        if not any(part in module.name for part in ("__main__", ".peers", ".integrations")):
-            importlib.import_module(module.name)
 
 
 def fill_caches() -> None:
@@ -162,6 +144,10 @@ def run_command() -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, TRIALS)
+    from command_modules import import_modules
+
+    del sys.path[0]  # commands do not find the trials
     import_modules()
     fill_caches()
     gc.freeze()  # a collection in a child would copy all these pages

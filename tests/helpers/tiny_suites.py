@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,37 @@ dims     = { heads = 2, head_dim = 8 }
 [[variant]]
 name = "full"
 """
+
+
+FAULTY = """
+title      = "Faulty mechanisms"
+measure    = ["forward"]
+baseline   = "full"
+rounds     = 2
+max_rounds = 2
+processes  = {processes}
+budget_s   = {budget_s}
+plugins    = [{plugins}]
+axes       = {{ seq_len = {lengths}, threads = [1] }}
+dims       = {{ heads = 2, head_dim = 8 }}
+variant    = [{variants}]
+"""
+
+
+def write_faulty_suite(
+    path: Path,
+    names: Sequence[str],
+    *,
+    plugins: Sequence[object],
+    lengths: Sequence[int] = (16,),
+    processes: int = 2,
+    budget_s: float = 2,
+) -> None:
+    """Write a suite of these mechanisms, which plug-ins register, in few short rounds."""
+    variants = ", ".join(f'{{ name = "{name}" }}' for name in names)
+    files = ", ".join(f'"{plugin}"' for plugin in plugins)
+    values = {"processes": processes, "budget_s": budget_s, "lengths": list(lengths)}
+    path.write_text(FAULTY.format(variants=variants, plugins=files, **values))
 
 
 SEVERAL = """

@@ -32,7 +32,7 @@ MOST_TOPLEVEL = 7  # modules in no subpackage
 # higher one. results and report do not import torch.
 LAYERS = (
     "errors",
-    "spec  units  resources",
+    "spec  units  resources  garbage",
     "instruments  results",
     "contract  patterns  feature_maps",
     "kernels",

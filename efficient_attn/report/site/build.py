@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ...errors import UsageError
-from ...instruments.garbage import garbage_collection_disabled
+from ...garbage import garbage_collection_disabled
 from ...results.file_marks import MARK
 from . import run_pages, site_folder
 from .compact import drop_end_tags
