@@ -4,6 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from .errors import UsageError, make_unknown_error
 
@@ -61,6 +62,15 @@ def read_toml(path: Path) -> str:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not valid TOML: {error}") from error
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The contents of a user's TOML. Raises `UsageError` in one line, also for integers of thousands of digits and
+    deeply nested lists. where: the beginning of the message."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not valid TOML: {error}") from error
 
 
 @cache

@@ -10,9 +10,10 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..engines.descendants import end_forked_copy
 from ..engines.job import StageBoard, WorkerDied
 from ..engines.local import LocalEngine
-from ..engines.worker import end_forked_copy, limit_forks, limit_memory
+from ..engines.worker import limit_forks, limit_memory
 from ..errors import OUT_OF_MEMORY, UnsupportedError, UsageError, describe_exception
 from ..testing import CHECKS, Check, Outcome, Subject
 from ..testing.check import CheckFailure, make_failure, run_check

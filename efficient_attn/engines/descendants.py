@@ -45,9 +45,14 @@ def end_leftovers() -> list[str]:
     copy of the worker ends here."""
     if not _worker:
         return []
-    if os.getpid() != _worker[0]:
-        os._exit(0)
+    end_forked_copy(_worker[0])
     return end_descendants(_worker[0], exempt=EXEMPT)
+
+
+def end_forked_copy(pid: int) -> None:
+    """End this process if it is a copy of the worker with this id, forked by a mechanism: it would send results too."""
+    if os.getpid() != pid:
+        os._exit(0)
 
 
 def end_descendants(pid: int, *, exempt: tuple[str, ...] = ()) -> list[str]:

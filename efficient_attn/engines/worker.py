@@ -25,7 +25,7 @@ from typing import Any
 from ..errors import UsageError
 from ..instruments.allocator import read_status, retain_freed_pages
 from ..registry import load_plugin
-from .descendants import become_worker, end_descendants
+from .descendants import become_worker, end_descendants, end_forked_copy
 from .job import Job, ResultPipe, StageBoard
 
 PDEATHSIG = 1  # prctl's number for the signal sent when the parent dies
@@ -145,12 +145,6 @@ def _exit_with_parent() -> None:
     if (parent := mp.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def end_forked_copy(pid: int) -> None:
-    """End this process if it is a copy of the worker with this id, forked by a mechanism: it would send results too."""
-    if os.getpid() != pid:
-        os._exit(0)
 
 
 def limit_forks(pid: int) -> None:

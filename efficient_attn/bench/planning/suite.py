@@ -5,7 +5,6 @@ This module does not import torch, so that errors are reported immediately.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ...errors import UsageError, make_unknown_error
 from ...registry import load_plugin
-from ...resources import find_suites_folder, list_suite_names, read_toml
+from ...resources import find_suites_folder, list_suite_names, parse_toml, read_toml
 from ..task_registry import TaskTable, find_task, group_words, list_tasks
 from .suite_schema import TABLES, GridTable, SuitePart, format_problem, list_nested_keys
 
@@ -113,10 +112,7 @@ def parse_suite(
     folder: of its plug-ins. load: imports them.
     """
     file = f"{name}.toml"
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also integers of thousands of digits, and deeply nested lists
-        raise UsageError(f"{file}: not valid TOML: {error}") from error
+    data = parse_toml(text, file)
     for plugin in _as_list(data.get("plugins")):
         load(str(folder / plugin) if plugin.endswith(".py") else plugin)
     table = list_tasks(tasks)

@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ...bench.planning.suite_schema import format_problem
 from ...errors import UsageError, make_unknown_error
-from ...resources import read_toml
+from ...resources import parse_toml, read_toml
 from .row_query import Number, Query, Range, check_columns, check_conditions, find_bounds
 
 ClaimGroup = Literal["published", "arithmetic", "from memory"]
@@ -197,13 +196,7 @@ def load_ledger(files: Sequence[Path] = ()) -> list[LedgerEntry]:
 def read_source(file: Path) -> ClaimSource:
     """Read a file's claims without checking their hashes."""
     try:
-        content = tomllib.loads(read_toml(file))
-    except UsageError:
-        raise
-    except (ValueError, RecursionError) as error:  # also integers of thousands of digits, and deeply nested lists
-        raise UsageError(f"{file}: not valid TOML: {error}") from error
-    try:
-        source = ClaimSource.model_validate(content)
+        source = ClaimSource.model_validate(parse_toml(read_toml(file), str(file)))
     except ValidationError as error:
         raise format_problem(str(file), error, _list_keys) from error
     _check_unique([claim.id for claim in source.claim], str(file))
