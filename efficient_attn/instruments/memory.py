@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.profiler import profile, record_function
 
 from ..garbage import garbage_collection_disabled
+from ..shared_caches import empty_shared_caches
 
 MARK_EVENT = "efficient_attn::mark"
 FUSED_KERNELS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "mkldnn")
@@ -63,7 +64,7 @@ def measure_footprint(
     backward: makes it a training step, ``backward(forward())``, which returns the gradients. They are what is retained,
     and part of the workspace, because they are allocated after the saved tensors. first_call: the first call, if it
     differs; it must not keep its result. modules: after whose calls the events so far are summed, for a call with
-    millions of events, whose trace would not fit memory.
+    millions of events, whose trace would not fit memory. Plans and masks that mechanisms share are made anew.
 
     On the CPU, the allocations and releases that torch reports are summed in order. Resident memory would include pages
     that the process retains, and miss those that it reuses. On CUDA, the allocator's counters are used.
@@ -91,6 +92,7 @@ def measure_footprint(
 
     if device not in COUNTED_DEVICES:
         return Footprint(reason=f"{device} has no counter of peak memory")
+    empty_shared_caches()
     peak, (before, after_forward, after_call, released, lasting), kernels = _trace_steps(steps, device, modules)
     output = after_call - released
     saved = None if backward is None else after_forward - before - output

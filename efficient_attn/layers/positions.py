@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..contract import Attention, Mask
 from ..errors import UnsupportedError, UsageError
 from ..kernels.rotary import rotate
+from ..shared_caches import shared_cache
 
 How = Literal["add", "concat"]
 BASE = 10_000.0
@@ -191,6 +192,7 @@ def turns(at: Tensor, turned: int, rotary: Rotary, dtype: torch.dtype) -> tuple[
     return torch.stack([cos, cos], -1).flatten(-2), torch.stack([-sin, sin], -1).flatten(-2)
 
 
+@shared_cache
 @lru_cache(maxsize=4)  # the queries and keys of all layers of a model are at the same positions
 def kept_turns(
     start: int, length: int, turned: int, rotary: Rotary, dtype: torch.dtype, device: torch.device

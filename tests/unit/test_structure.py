@@ -32,7 +32,7 @@ MOST_TOPLEVEL = 7  # modules in no subpackage
 # higher one. results and report do not import torch.
 LAYERS = (
     "errors",
-    "spec  units  resources  garbage",
+    "spec  units  resources  garbage  shared_caches",
     "instruments  results",
     "contract  patterns  feature_maps",
     "kernels",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...feature_maps import PairKernel
+from ...shared_caches import shared_cache
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from . import scan
@@ -219,6 +220,7 @@ def _lane_gradients(
     return (backward_q(grad_x.view(x.shape)), grad_k, grad_v), grad_a
 
 
+@shared_cache
 @lru_cache(maxsize=8)  # all layers of a model have the same; a training batch may have one of several lengths
 def compute_decays(
     rates: tuple[float, ...], start: int, n: int, m: int, dtype: torch.dtype, device: torch.device

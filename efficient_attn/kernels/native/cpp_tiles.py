@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...shared_caches import shared_cache
 from ..sparse.mask_cache import MASK_CACHE, MAX_CACHED_PAIRS
 from ..sparse.tiles import Step, Tile, TilePlan, Tiling, View
 from .building import call, contiguous_rows, count_parts, make_integers, pack_tensors
@@ -99,6 +100,7 @@ class _Tiles(NamedTuple):
     tensors: tuple[Tensor, ...]
 
 
+@shared_cache
 @lru_cache(maxsize=64)
 def _keep_tiles(plan: TilePlan, group: int) -> tuple[_Tiles, ...] | None:
     """All tiles of a plan if what they point to is small: in a short call describing them takes as long as softmax."""
@@ -134,6 +136,7 @@ def _stride(x: Tensor) -> int:
     return x.stride(0) if len(x) > 1 else 0
 
 
+@shared_cache
 @lru_cache(maxsize=16)
 def _cut_plan(plan: TilePlan) -> tuple[_Piece, ...]:
     """The tiles of a plan, with masks of their own for some windows at a time."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...patterns import Band, Geometry, Pattern
+from ...shared_caches import shared_cache
 from ..autotuning.autotuner import choose
 from ..autotuning.candidates import Candidates, Tunable, TuningPoint, format_kind, make_calls
 from ..custom_ops import have_numbers
@@ -42,6 +43,7 @@ IN_CPP = Costs(call=5_000, step=8_000, row=10, pair=0.7)
 Implementation = Literal["parts", "masked"]
 
 
+@shared_cache
 @lru_cache(maxsize=256)
 def choose_implementation(
     pattern: Pattern, g: Geometry, heads: int, width: int, masks: int, *, native: bool
@@ -83,6 +85,7 @@ def runs_in_cpp(plan: TilePlan, inputs: SparseInputs, *, backend: str) -> bool:
     return choose(TILES, kind, len(q), q.shape[2], q.shape[1], count_keys(plan, q.shape[1]), q.shape[3]) == "cpp"
 
 
+@shared_cache
 @lru_cache(maxsize=256)
 def count_keys(plan: TilePlan, n: int) -> int:
     """Pairs that a plan computes for each of n queries."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from ...shared_caches import shared_cache
 from ..softmax.fused import additive_mask
 
 MAX_CACHE_BYTES = 1 << 24  # bytes of all cached masks
@@ -49,8 +50,14 @@ class _MaskCache:
                     self.bytes -= _count_bytes(self._masks.popitem(last=False)[1])
         return mask
 
+    def cache_clear(self) -> None:
+        """Drop all masks."""
+        with self._lock:
+            self._masks.clear()
+            self.bytes = 0
 
-MASK_CACHE = _MaskCache(MAX_CACHE_BYTES)
+
+MASK_CACHE = shared_cache(_MaskCache(MAX_CACHE_BYTES))
 
 
 def make_additive_mask(allowed: Tensor, dtype: torch.dtype) -> AdditiveMask:

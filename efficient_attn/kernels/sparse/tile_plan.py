@@ -11,6 +11,7 @@ from functools import lru_cache
 import torch
 
 from ...patterns import Band, Blocks, Fact, Geometry, Keys, Pattern, Queries
+from ...shared_caches import shared_cache
 from .gathered_blocks import tile_drawn_blocks, tile_touched_blocks
 from .tiles import Step, Tile, TilePlan, Tiling, TilingRule, View
 from .views import view_band, view_keys, view_own_blocks, view_queries
@@ -23,6 +24,7 @@ LARGEST_MASK = 1 << 20  # pairs; a larger mask is computed in each call, not cac
 CPU = torch.device("cpu")
 
 
+@shared_cache
 @lru_cache(maxsize=64)
 def plan_parts(pattern: Pattern, g: Geometry) -> TilePlan:
     """The plan of a pattern of known facts: views, columns and random blocks, merged."""
@@ -31,6 +33,7 @@ def plan_parts(pattern: Pattern, g: Geometry) -> TilePlan:
     return _mark_fresh(tilings, g)
 
 
+@shared_cache
 @lru_cache(maxsize=64)
 def plan_blocks(pattern: Pattern, g: Geometry) -> TilePlan:
     """The plan of any pattern: for each block of queries, gather the key blocks that it touches, and mask them."""

@@ -127,3 +127,16 @@ def test_built_in_mechanisms_keep_plans_and_masks_only(variant: str, mode: str) 
 @pytest.mark.parametrize("mode", ["prefill", "decode"])
 def test_modes_without_a_peak_report_no_kept_memory(mode: str) -> None:
     assert measure_variants("full", mode=mode)[0].row.kept_between_calls_bytes is None
+
+
+def test_memory_does_not_depend_on_what_was_measured_before() -> None:
+    """Neither a shared mask, made before, nor those that are dropped to make room for this one."""
+    bytes_by_order = {}
+    for order in ("alone", "after the same", "after others"):
+        variants = {"after the same": ["bigbird"], "after others": [f"bigbird:window={2 * i}" for i in range(4, 10)]}
+        for variant in variants.get(order, []):
+            _measure(variant, "forward", seq_len=900)
+        row = _measure("bigbird", "forward", seq_len=900)
+        bytes_by_order[order] = row.peak_memory_bytes, row.kept_between_calls_bytes
+    assert len(set(bytes_by_order.values())) == 1
+    assert (bytes_by_order["alone"][1] or 0) >= 4 * 900**2
