@@ -39,15 +39,20 @@ if TYPE_CHECKING:
     from .registry import load_plugin as load_plugin
     from .registry import names as names
     from .registry import register as register
+    from .registry.added_backends import register_backend as register_backend
     from .registry.call import attention as attention
     from .results.frames import load as load
     from .variants.full.scored import ScoredAttention as ScoredAttention
     from .variants.full.softmax_attention import SoftmaxAttention as SoftmaxAttention
     from .variants.linear.linear_attention import LinearAttention as LinearAttention
+    from .variants.recurrent.recurrent_state import Recurrence as Recurrence
+    from .variants.recurrent.recurrent_state import RecurrentAttention as RecurrentAttention
+    from .variants.selected.block_attention import BlockAttention as BlockAttention
     from .variants.sparse.sparse_attention import SparseAttention as SparseAttention
 
 _MODULE_OF_NAME = {
     "Attention": "contract.mechanism",
+    "BlockAttention": "variants.selected.block_attention",
     "Budget": "contract.budget",
     "Dims": "contract.shapes",
     "FeatureMap": "feature_maps",
@@ -59,6 +64,8 @@ _MODULE_OF_NAME = {
     "LinearAttention": "variants.linear.linear_attention",
     "Mask": "contract.mask",
     "MultiHeadAttention": "layers.multi_head",
+    "Recurrence": "variants.recurrent.recurrent_state",
+    "RecurrentAttention": "variants.recurrent.recurrent_state",
     "RollingCache": "contract.decode_state",
     "RowStarts": "contract.row_starts",
     "Run": "cli.python_api",
@@ -79,6 +86,7 @@ _MODULE_OF_NAME = {
     "mean_pool_kv": "layers.grouping",
     "names": "registry",
     "register": "registry",
+    "register_backend": "registry.added_backends",
     "run": "cli.python_api",
     "select_state_rows": "contract.decode_state",
     "state_bytes": "contract.decode_state",

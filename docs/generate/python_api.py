@@ -24,12 +24,16 @@ GROUPS = {
     "Write a mechanism": (
         *(
             "register",
+            "register_backend",
             "load_plugin",
             "Attention",
             "SparseAttention",
             "LinearAttention",
             "SoftmaxAttention",
             "ScoredAttention",
+            "RecurrentAttention",
+            "Recurrence",
+            "BlockAttention",
         ),
         *("FeatureMap", "Traits", "Growth", "Input", "Budget", "KernelFunction", "differentiate_once"),
     ),

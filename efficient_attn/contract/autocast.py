@@ -47,4 +47,4 @@ def attach_zero_gradient(module: nn.Module, out: Tensor, *inputs: Tensor) -> Ten
         return out
     parameters = module.parameters() if module._parameters or module._modules else ()
     sources = [x for x in (*inputs, *parameters) if x.requires_grad]
-    return out + sum(x[..., :0].sum() for x in sources) if sources else out
+    return out + sum((x if x.ndim else x[None])[..., :0].sum() for x in sources) if sources else out

@@ -101,7 +101,8 @@ def load_watched_plugin(plugin: str) -> list[str]:
         before.restore()
         if not names:
             raise UsageError(f"--plugin {plugin}: when it was imported, {reason}")
-        integrity.blamed.update(dict.fromkeys(names, f"when its plug-in was imported, {reason}"))
+        names_alone = (name.partition(":")[0] for name in names)
+        integrity.blamed.update(dict.fromkeys(names_alone, f"when its plug-in was imported, {reason}"))
     return names
 
 

@@ -8,12 +8,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .block_means import COLUMNS, BlockMeans
 from .dense import masked_softmax
+from .ranked_blocks import count_columns
 from .selected_keys import find_largest, recompute
 from .softmax.sdpa import attend_fused
 
 ROWS = 256  # queries whose weights exist at a time
+
+
+class BlockMeans(NamedTuple):
+    """The mean key of each block ``[B, heads, blocks, D]``, in float64, and if any, ``[B or 1, blocks]``."""
+
+    means: Tensor
+    exists: Tensor
+
+    @classmethod
+    def of(cls, keys: Tensor, size: int, valid: Tensor | None = None) -> "BlockMeans":
+        """Of ``keys [B, heads, M, D]``. valid: ``[B, M]`` bool, the keys that count."""
+        m = keys.shape[2]
+        ones = torch.ones(1, m, dtype=torch.bool, device=keys.device) if valid is None else valid
+        counts = F.pad(ones.double(), (0, -m % size)).unflatten(1, (-1, size)).sum(2)
+        wide = keys.double() if valid is None else keys.double().masked_fill(~valid[:, None, :, None], 0)
+        sums = F.pad(wide, (0, 0, 0, -m % size)).unflatten(2, (-1, size)).sum(3)
+        return cls(sums / counts.clamp(min=1)[:, None, :, None], counts > 0)
+
+    @classmethod
+    def of_sums(cls, sums: Tensor, size: int, length: int) -> "BlockMeans":
+        """Of the sums of so many keys, ``[B, heads, capacity, D]``."""
+        count = -(-length // size)
+        counts = (length - size * torch.arange(count, device=sums.device)).clamp(max=size)
+        return cls(sums[:, :, :count] / counts[:, None], torch.ones_like(counts[None], dtype=torch.bool))
+
+    def before(self, block: int) -> "BlockMeans":
+        """The blocks before one, and up to a multiple of `COLUMNS` more: rounding depends on their number."""
+        count = count_columns(block)
+        return BlockMeans(self.means[:, :, :count], self.exists[:, :count])
 
 
 class Compressed(NamedTuple):
@@ -51,7 +80,7 @@ def attend_compressed(q: Tensor, compressed: Compressed, start: int) -> Tensor:
         rows = slice(first, min(first + ROWS, n))
         # their number depends on the place of these rows alone, because rounding depends on it
         last = (start + first + ROWS) // compressed.size
-        count = -(-max(last, 1) // COLUMNS) * COLUMNS
+        count = count_columns(last)
         some = [F.pad(x[:, :, :count], (0, 0, 0, max(count - columns, 0))) for x in (keys, values)]
         allowed = F.pad(visible[..., rows, :count], (0, max(count - columns, 0)))
         parts.append(recompute(partial(_attend_visible, allowed), q[:, :, rows], *some))

@@ -109,7 +109,7 @@ def list_keys(order: Tensor, exists: Tensor, positions: Tensor, size: int) -> tu
     and which of them exist and are not later than the query."""
     own_page = positions.div(size, rounding_mode="floor").expand(order.shape[:3])[..., None]
     index = torch.cat([order, own_page], -1)[..., None] * size + torch.arange(size, device=order.device)
-    exists = torch.cat([exists, torch.ones_like(exists[..., :1])], -1)[..., None]
+    exists = torch.cat([exists, torch.ones_like(own_page, dtype=torch.bool)], -1)[..., None]
     visible = exists & (index <= positions[:, None, None]) & (index >= 0)
     return index.flatten(3), visible.flatten(3)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 GROUP = "efficient_attn.variants"  # the entry-point group for mechanisms of other packages
 
+ADDED_BACKENDS: dict[tuple[str, str], Any] = {}  # the classes of mechanisms with backends of others, by both names
 _registrations: dict[str, tuple[Entry, type[Attention]]] = {}
 _loaded_plugins: dict[str, None] = {}  # in the order in which they were loaded
 A = TypeVar("A", bound="type[Attention]")
@@ -70,9 +71,12 @@ def entry_of(name: str) -> Entry:
     return entries[name]
 
 
-def class_of(name: str) -> type[Attention]:
-    """Import the class of a mechanism. Raises `UsageError` for an unknown name or a failing entry point."""
+def class_of(name: str, backend: str | None = None) -> type[Attention]:
+    """Import the class of a mechanism, or the one with a backend that others have added. Raises `UsageError` for an
+    unknown name or a failing entry point."""
     entry = entry_of(name)
+    if backend is not None and (name, backend) in ADDED_BACKENDS:
+        return ADDED_BACKENDS[name, backend]
     if name in _registrations:
         return _registrations[name][1]
     module, _, attribute = entry.target.partition(":")
@@ -87,13 +91,19 @@ def class_of(name: str) -> type[Attention]:
     return target
 
 
+def list_added_backends(name: str) -> tuple[str, ...]:
+    """The backends of a mechanism that others have added."""
+    return tuple(backend for mechanism, backend in ADDED_BACKENDS if mechanism == name)
+
+
 def load_plugin(target: str) -> list[str]:
-    """Import a plug-in, a ``.py`` file or a dotted module path; returns the names that it registered."""
+    """Import a plug-in, a ``.py`` file or a dotted module path; returns the names of the mechanisms that it registered,
+    and the specs with backends that it added."""
     path = Path(target)
     is_file = target.endswith(".py")
     if is_file and not path.is_file():
         raise UsageError(f"{target}: no such file")
-    previous_names = set(_registrations)
+    previous_names = {*_registrations, *_list_added_specs()}
     try:
         module = _import_file(path.resolve()) if is_file else importlib.import_module(target)
     except UsageError:
@@ -102,7 +112,14 @@ def load_plugin(target: str) -> list[str]:
         raise UsageError(f"{target}: import failed: {describe_exception(error)}") from error
     _loaded_plugins[str(path.resolve()) if is_file else target] = None
     names = [n for n, (_, cls) in _registrations.items() if cls.__module__ == module.__name__]
-    return names or sorted(set(_registrations) - previous_names)
+    names += _list_added_specs(module.__name__)
+    return names or sorted({*_registrations, *_list_added_specs()} - previous_names)
+
+
+def _list_added_specs(module: str | None = None) -> list[str]:
+    """The specs with added backends, of all modules or of one."""
+    added = ((spec, cls) for spec, cls in ADDED_BACKENDS.items() if module in (None, cls.__module__))
+    return [f"{mechanism}:backend={backend}" for (mechanism, backend), _ in added]
 
 
 def plugins() -> tuple[str, ...]:

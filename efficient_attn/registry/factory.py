@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError, make_unknown_error
 from ..spec import Spec, SpecLike, Union, parse
 from ..variants import Entry
-from .entries import class_of, entry_of
+from .entries import class_of, entry_of, list_added_backends
 
 if TYPE_CHECKING:
     from ..contract.mechanism import Attention
@@ -50,7 +50,7 @@ def rename_backend(spec: Spec | Union) -> Spec | Union:
 def _create_from_spec(spec: Spec, dims: Dims, seed: int) -> Attention:
     from ..contract.mechanism import Origin
 
-    cls = class_of(spec.name)
+    cls = class_of(spec.name, spec.backend)
     parameters = {p.name: p.default for p in _list_parameters(cls)}
     defaults = {name: default for name, default in parameters.items() if name not in RESERVED}
     if unknown := [option for option in spec.options if option not in defaults]:
@@ -150,13 +150,14 @@ def info(variant: SpecLike, /, *, dims: Dims | None = None) -> Info:
     pattern, cls = getattr(attn, "pattern", None), type(attn)
     union_entry = Entry("union", "", "sparse", "A union of patterns.")
     entry = union_entry if isinstance(spec, Union) else entry_of(spec.name)
+    added_backends = () if spec.backend else list_added_backends(entry.name)
     return Info(
         name=entry.name,
         family=entry.family,
         sentence=entry.sentence,
         spec=attn.spec,
         options=attn.origin.options,
-        backends=cls.backends,
+        backends=(*cls.backends, *added_backends),
         backend=attn.backend,
         traits=attn.traits,
         growth=attn.growth,

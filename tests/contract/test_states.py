@@ -18,7 +18,8 @@ from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCa
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
 from efficient_attn.variants.full.forgetting import ForgettingCache
-from efficient_attn.variants.selected.block_cache import BlockCache, CompressedCache
+from efficient_attn.variants.selected.block_attention import SummaryCache
+from efficient_attn.variants.selected.compressed_cache import CompressedCache
 from efficient_attn.variants.selected.dsa import IndexedCache
 from efficient_attn.variants.selected.knorm import KNorm
 from efficient_attn.variants.selected.quest import PagedCache
@@ -69,11 +70,12 @@ def position_bytes(attn: ea.Attention, state: Any, s: Sizes) -> int:
 
 
 def bound_bytes(state: Any, positions: int, s: Sizes) -> int:
-    """The bytes of what a cache stores besides keys and values: two bounds of each page, the sums of each block, those
-    of the gates, or the keys of an indexer; sums are in float64."""
-    if isinstance(state, BlockCache):
-        width = s.head_dim + (s.value_dim if isinstance(state, CompressedCache) else 0)
-        return s.batch * s.kv_heads * -(-positions // state.block) * width * 8
+    """The bytes of what a cache stores besides keys and values: two bounds of each page, the sums or means of each
+    block, sums of gates, or the keys of an indexer; sums are in float64."""
+    if isinstance(state, CompressedCache):
+        return s.batch * s.kv_heads * -(-positions // state.block) * (s.head_dim + s.value_dim) * 8
+    if isinstance(state, SummaryCache):
+        return s.batch * s.kv_heads * positions // state.block * s.head_dim * 8
     if isinstance(state, IndexedCache):
         assert state.index_keys is not None
         return s.batch * positions * state.index_keys.shape[3] * s.dtype.itemsize

@@ -36,6 +36,7 @@ PRINTED = {
     "how-to/add-a-feature-map.md": ["square_linear:"],
     "how-to/add-a-score.md": ["distance:"],
     "how-to/add-a-module.md": ["pooled:", "pooled:block=8"],
+    "how-to/build-on-an-engine.md": ["my_gated_linear: ", "my_extremes: ", "full:backend=pieces"],
     "concepts/training-tasks.md": [
         "greeting, length 16",
         "at chance: no answer within its reach",

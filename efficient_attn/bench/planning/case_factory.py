@@ -54,12 +54,13 @@ def make_case(group: Group, variant: Spec | Union, kv_heads: int | None, budget:
         layer_digest = _digest_class(MultiHeadAttention)
     attn = _make_mechanism(group, variant, kv_heads)
     options = attn.origin.options if isinstance(variant, Spec) else str(variant)
+    classes = dict.fromkeys(class_of(part.name, part.backend) for part in variant.parts)
     return make(
         kv_heads=attn.kv_heads or kv_heads or group.config.heads,
         options=json.dumps(options, sort_keys=True, default=str),
         backend=variant.backend,
         family=entry_of(variant.names[0]).family,
-        fingerprint=fingerprint(*dict.fromkeys(map(class_of, variant.names))) + layer_digest + task_digest,
+        fingerprint=fingerprint(*classes) + layer_digest + task_digest,
         budget=budget,
     )
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ...contract import Input, Traits
+from ...contract import Input
 from ...errors import UsageError
 from .gates import double_beta, unit_beta
 from .recurrent_state import GATED, Recurrence, RecurrentAttention, normalise
@@ -20,20 +20,16 @@ class DeltaNet(RecurrentAttention):
     """
 
     delta = True
-    declared: ClassVar = {
+    declared_by_limit: ClassVar = {
         limit: replace(GATED, inputs={"beta": Input("key", squash=squash)})
         for limit, squash in ((1, unit_beta), (2, double_beta))
     }
 
     def __init__(self, *, beta_max: int = 1) -> None:
         super().__init__()
-        if beta_max not in self.declared:
+        if beta_max not in self.declared_by_limit:
             raise UsageError(f"{self.label}: beta_max must be 1 or 2, not {beta_max}")
-        self.beta_max = beta_max
-
-    @property
-    def traits(self) -> Traits:
-        return self.declared[self.beta_max]
+        self.beta_max, self.declared = beta_max, self.declared_by_limit[beta_max]
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         self.check_range("beta", inputs["beta"], 0, self.beta_max)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...contract import Dims, Input, Traits
+from ...contract import Dims, Input
 from ...errors import UsageError, check_at_least_one
 from .gates import double_beta
 from .recurrent_state import GATED, Recurrence, RecurrentAttention, normalise
@@ -32,11 +32,7 @@ class DeltaProduct(RecurrentAttention):
         if n > 1 and dims.head_dim is not None:
             inputs["keys"] = Input("key", tail=(n - 1, dims.head_dim))
             inputs["values"] = Input("key", tail=(n - 1, dims.value_dim or dims.head_dim))
-        self._traits = replace(GATED, inputs=inputs, linear_values=n == 1)
-
-    @property
-    def traits(self) -> Traits:
-        return self._traits
+        self.declared = replace(GATED, inputs=inputs, linear_values=n == 1)
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         beta = inputs["beta"]

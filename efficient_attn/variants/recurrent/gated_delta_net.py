@@ -19,7 +19,7 @@ class GatedDeltaNet(DeltaNet):
     2. Keys are normalized here. Causal only, not normalized.
     """
 
-    declared: ClassVar = {
+    declared_by_limit: ClassVar = {
         limit: replace(
             GATED, inputs={"log_decay": Input("key", squash=rate_decay), "beta": Input("key", squash=squash)}
         )

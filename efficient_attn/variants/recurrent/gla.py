@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ...contract import Dims, Input, Traits
+from ...contract import Dims, Input
 from .gates import soft_decay
 from .recurrent_state import GATED, Recurrence, RecurrentAttention, require_head_dim
 
@@ -19,11 +19,7 @@ class GLA(RecurrentAttention):
     def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         width = require_head_dim("gla", dims)
-        self._traits = replace(GATED, inputs={"log_decay": Input("key", tail=(width,), squash=soft_decay)})
-
-    @property
-    def traits(self) -> Traits:
-        return self._traits
+        self.declared = replace(GATED, inputs={"log_decay": Input("key", tail=(width,), squash=soft_decay)})
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         self.check_range("log_decay", inputs["log_decay"], float("-inf"), 0)

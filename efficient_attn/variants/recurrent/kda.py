@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ...contract import Dims, Input, Traits
+from ...contract import Dims, Input
 from .gates import rate_decay, unit_beta
 from .recurrent_state import GATED, Recurrence, RecurrentAttention, normalise, require_head_dim
 
@@ -22,11 +22,7 @@ class KDA(RecurrentAttention):
     def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         log_decay = Input("key", tail=(require_head_dim("kda", dims),), squash=rate_decay)
-        self._traits = replace(GATED, inputs={"log_decay": log_decay, "beta": Input("key", squash=unit_beta)})
-
-    @property
-    def traits(self) -> Traits:
-        return self._traits
+        self.declared = replace(GATED, inputs={"log_decay": log_decay, "beta": Input("key", squash=unit_beta)})
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         self.check_range("log_decay", inputs["log_decay"], float("-inf"), 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ...contract import Dims, Input, Traits
+from ...contract import Dims, Input
 from ...kernels.dense import widen
 from ..full.scored import cast_parameter, count_heads
 from .gates import small_step
@@ -27,10 +27,6 @@ class Mamba2(RecurrentAttention):
     def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         self.log_rate = nn.Parameter(torch.linspace(1, MAX_RATE, count_heads("mamba2", dims)).log())
-
-    @property
-    def traits(self) -> Traits:
-        return self.declared
 
     @property
     def kv_heads(self) -> int:

@@ -41,20 +41,25 @@ class RecurrentState:
 
 class RecurrentAttention(Attention):
     """S'_t = diag(e^(g_t)) S_(t-1), S_t = S'_t + k_t^T u_t, out_t = q_t S_t / sqrt(D), with u_t = v_t or, with the
-    delta rule, u_t = beta_t (v_t - k_t S'_t). Causal only. A subclass declares its inputs, from which it makes a
-    `Recurrence`.
+    delta rule, u_t = beta_t (v_t - k_t S'_t). Causal only. A subclass makes a `Recurrence` of its inputs; the traits in
+    `declared`, of the class or of an instance, have these inputs.
 
     Inputs of keys that a mask hides are zeros, as the keys are, so that such positions leave the state as it is.
     Queries after the last key read the last state. Backends: ``chunked``; ``dense`` is the recurrence, step by step.
     """
 
     backends = ("chunked", "dense")
+    declared = GATED
     delta = False  # whether it has the delta rule
     substeps = 1  # keys and values of a position
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         """The recurrence of a call's tensors."""
         raise NotImplementedError
+
+    @property
+    def traits(self) -> Traits:
+        return self.declared
 
     @property
     def absolute(self) -> bool:

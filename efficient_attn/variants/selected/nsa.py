@@ -6,14 +6,14 @@ from torch import Tensor
 from ...contract import Attention, Budget, Growth, Input, Mask, Traits, Values, require_values
 from ...contract.decode_state import preallocate
 from ...errors import UsageError, check_at_least_one
-from ...kernels.block_means import attend_lists
 from ...kernels.compressed_blocks import Compressed, attend_compressed, list_compressed
 from ...kernels.dense import expand_heads, masked_softmax, softmax_attention, widen
 from ...kernels.pages import attend_gathered, list_keys
+from ...kernels.ranked_blocks import attend_lists
 from ...kernels.selected_keys import spread_blocks
 from ...kernels.softmax.block_lists import TILE_ROWS
 from ..sparse.sliding_window import SlidingWindow
-from .block_cache import CompressedCache
+from .compressed_cache import CompressedCache
 
 
 def branch_gates(x: Tensor) -> Tensor:

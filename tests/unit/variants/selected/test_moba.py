@@ -101,7 +101,7 @@ def test_steps_read_only_the_selected_blocks() -> None:
     attn = ea.create("moba:block=8:topk=2", dims=DIMS)
     _, state = attn.step(q[:, :, :63], k[:, :, :63], v[:, :, :63], attn.init_state(2, 64, torch.float64))
     want, _ = attn.step(q[:, :, 63:], k[:, :, 63:], v[:, :, 63:], state)
-    order = (q[:, :, 63].unflatten(1, (2, 2))[:, :, :, None] @ state.means.means[:, :, None].mT)[..., 0, :7].argmax(-1)
+    order = (q[:, :, 63].unflatten(1, (2, 2))[:, :, :, None] @ state.summaries[:, :, None].mT)[..., 0, :7].argmax(-1)
     for b in range(2):
         for head in range(2):
             for block in set(range(7)) - set(order[b, head].tolist()):

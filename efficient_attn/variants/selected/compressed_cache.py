@@ -1,4 +1,4 @@
-"""The decode states of mechanisms that read means of blocks."""
+"""The decode state of a mechanism that reads means of blocks of keys and values."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -8,15 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...contract.decode_state import KVCache, allocate
-from ...kernels.block_means import BlockMeans
+from ...kernels.compressed_blocks import BlockMeans
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockCache(KVCache):
-    """All keys and values so far, and the sums of the keys of each block, ``[B, Hkv, blocks, D]``."""
+class CompressedCache(KVCache):
+    """All keys and values so far, and the sums of those of each block, ``[B, Hkv, blocks, D or E]`` in float64."""
 
     block: int
     sums: Tensor | None = None
+    value_sums: Tensor | None = None
 
     @property
     def blocks(self) -> int:
@@ -25,13 +26,20 @@ class BlockCache(KVCache):
 
     def with_sums(self) -> Self:
         """With sums of zeros, if keys are allocated."""
-        return self if self.keys is None else replace(self, sums=_make_sums(self.keys, self.blocks))
+        if self.keys is None or self.values is None:
+            return self
+        sums, value_sums = (
+            x.new_zeros((*x.shape[:2], self.blocks, x.shape[3]), dtype=torch.float64) for x in (self.keys, self.values)
+        )
+        return replace(self, sums=sums, value_sums=value_sums)
 
     def append(self, k: Tensor, v: Tensor) -> Self:
         """Append T positions and update the sums of their blocks."""
         state = super().append(k, v)
         assert state.keys is not None
-        return replace(state, sums=self._add(self.sums, state.keys, state.length))
+        assert state.values is not None
+        sums = self._add(self.sums, state.keys, state.length)
+        return replace(state, sums=sums, value_sums=self._add(self.value_sums, state.values, state.length))
 
     def _add(self, sums: Tensor | None, rows: Tensor, length: int) -> Tensor:
         """The sums of the blocks of ``rows [B, Hkv, capacity, E]``, of which those since `length` of this are new."""
@@ -48,28 +56,8 @@ class BlockCache(KVCache):
         assert self.sums is not None
         return BlockMeans.of_sums(self.sums, self.block, self.length)
 
-
-@dataclass(frozen=True, kw_only=True)
-class CompressedCache(BlockCache):
-    """Also the sums of the values of each block."""
-
-    value_sums: Tensor | None = None
-
-    def with_sums(self) -> Self:
-        state = super().with_sums()
-        return state if state.values is None else replace(state, value_sums=_make_sums(state.values, self.blocks))
-
-    def append(self, k: Tensor, v: Tensor) -> Self:
-        state = super().append(k, v)
-        assert state.values is not None
-        return replace(state, value_sums=self._add(self.value_sums, state.values, state.length))
-
     @property
     def value_means(self) -> BlockMeans:
         """The means of values so far."""
         assert self.value_sums is not None
         return BlockMeans.of_sums(self.value_sums, self.block, self.length)
-
-
-def _make_sums(rows: Tensor, blocks: int) -> Tensor:
-    return rows.new_zeros((*rows.shape[:2], blocks, rows.shape[3]), dtype=torch.float64)
