@@ -3,12 +3,15 @@
 Ratios are time in BASE / time in NEW: above 1 NEW is faster.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from .exchange import list_round_values, name_group, select_latest
@@ -16,6 +19,7 @@ from .rows import Record
 from .stats import Mean, estimate_mean, estimate_trimmed_mean
 
 Quantity = Literal["speedup", "latency"]
+Rounds = Mapping[tuple[int, int], float]  # milliseconds by process and position in it
 EXACT_DEGREES = 10**6  # degrees of freedom of an error that is known, not estimated
 # times are not compared above this share of disturbed rounds in either run, or this difference between the shares
 MAX_DISTURBED_SHARE = 0.5
@@ -29,7 +33,12 @@ class PairedRecord:
     """A case of one run, with the baseline of its group measured in the same session."""
 
     record: Record
-    baseline: Record | None
+    baseline: PairedRecord | None
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """`list_rounds`, which is needed for every case that is compared with a baseline."""
+        return list_rounds(self.record)
 
     @property
     def ok(self) -> bool:
@@ -55,16 +64,17 @@ def pair_with_baselines(records: Iterable[Record]) -> dict[str, PairedRecord]:
     and each part may name another.
     """
     latest_records = select_latest(records)
-    baselines: dict[tuple[str, str | None], list[Record]] = defaultdict(list)
-    for record in latest_records.values():
-        if record.row.status == "ok" and record.row.is_baseline:
-            baselines[name_group(record), record.row.run_id].append(record)
-    pairs = {}
+    groups = {name: (name_group(record), record.row.run_id) for name, record in latest_records.items()}
+    baselines: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for name, record in latest_records.items():
-        candidates = baselines[name_group(record), record.row.run_id]
-        has_baseline = len(candidates) == 1 and candidates[0] is not record
-        pairs[name] = PairedRecord(record, candidates[0] if has_baseline else None)
-    return pairs
+        if record.row.status == "ok" and record.row.is_baseline:
+            baselines[groups[name]].append(name)
+    alone = {name: PairedRecord(record, None) for name, record in latest_records.items()}
+    only = {group: names[0] for group, names in baselines.items() if len(names) == 1}
+    return {
+        name: pair if only.get(groups[name]) in (None, name) else PairedRecord(pair.record, alone[only[groups[name]]])
+        for name, pair in alone.items()
+    }
 
 
 class Difference(NamedTuple):
@@ -79,35 +89,38 @@ class Difference(NamedTuple):
 
 def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> Difference:
     """By pairs of process runs where those of the two runs alternated, otherwise by speedup where both allow it."""
-    if differences := _list_paired_differences(old.record, new.record):  # other programs slow down both of a pair
+    if differences := _list_paired_differences(old, new):  # other programs slow down both of a pair
         return Difference("latency", estimate_trimmed_mean(differences), len(differences))
-    have_rounds = list_round_values(old.record) and list_round_values(new.record)
-    estimate = estimate_mean_log if have_rounds else _estimate_from_summary
-    quantity, mean = "latency", subtract_means(estimate(old.record), estimate(new.record), drift=drift)
+    have_rounds = old.rounds and new.rounds
+    means = (_estimate_mean_log(x.rounds) if have_rounds else _estimate_from_summary(x.record) for x in (old, new))
+    quantity, mean = "latency", subtract_means(*means, drift=drift)
     if by == "speedup" and old.baseline and new.baseline and share_baseline(old, new):
-        ratios = estimate_log_ratio(old.record, old.baseline), estimate_log_ratio(new.record, new.baseline)
+        ratios = _estimate_ratio(old.rounds, old.baseline.rounds), _estimate_ratio(new.rounds, new.baseline.rounds)
         if (relative := subtract_means(*ratios)).degrees:
             quantity, mean = "speedup", relative
     problem = _describe_disturbance(old, new, quantity) if mean.degrees else TOO_FEW_ROUNDS
     return Difference(quantity, mean, problem=problem)
 
 
-def _list_paired_differences(old: Record, new: Record) -> list[float]:
+def _list_paired_differences(old: PairedRecord, new: PairedRecord) -> list[float]:
     """log(old / new) of each pair of process runs, if those of the two runs alternated in time; otherwise none.
 
     The two of a pair follow each other within seconds, so that the speed of the machine is the same for both.
     """
-    starts = list(zip(old.samples.get("started") or (), new.samples.get("started") or (), strict=False))
+    started = (pair.record.samples.get("started") or () for pair in (old, new))
+    starts = list(zip(*started, strict=False))
     alternated = all(a != b for a, b in starts) and all(max(x) < min(y) for x, y in itertools.pairwise(starts))
+    if len(starts) < MIN_PAIRS or not alternated:
+        return []
     before, after = _average_by_process(old), _average_by_process(new)
     pairs = [number for number in range(len(starts)) if number in before and number in after]
-    return [before[n] - after[n] for n in pairs] if alternated and len(pairs) >= MIN_PAIRS else []
+    return [before[n] - after[n] for n in pairs] if len(pairs) >= MIN_PAIRS else []
 
 
-def _average_by_process(record: Record) -> dict[int, float]:
+def _average_by_process(pair: PairedRecord) -> dict[int, float]:
     """The mean of log(milliseconds) over the rounds of each process run."""
     logs = defaultdict[int, list[float]](list)
-    for (process, _), value in list_rounds(record).items():
+    for (process, _), value in pair.rounds.items():
         logs[process].append(math.log(value))
     return {process: statistics.fmean(values) for process, values in logs.items()}
 
@@ -116,7 +129,7 @@ def share_baseline(old: PairedRecord, new: PairedRecord) -> bool:
     """Whether both have a baseline of the same mechanism with the same number of key-value heads."""
     if old.baseline is None or new.baseline is None:
         return False
-    before, after = old.baseline.row, new.baseline.row
+    before, after = old.baseline.record.row, new.baseline.record.row
     return (before.variant, before.kv_heads) == (after.variant, after.kv_heads)
 
 
@@ -133,7 +146,11 @@ def subtract_means(a: Mean, b: Mean, *, drift: float = 0.0) -> Mean:
 
 def estimate_mean_log(record: Record) -> Mean:
     """The mean of log(milliseconds) over a case's rounds."""
-    return estimate_mean([math.log(v) for v in list_round_values(record)], record.samples.get("process"))
+    return _estimate_mean_log(list_rounds(record))
+
+
+def _estimate_mean_log(rounds: Rounds) -> Mean:
+    return estimate_mean([math.log(value) for value in rounds.values()], [process for process, _ in rounds])
 
 
 def _estimate_from_summary(record: Record) -> Mean:
@@ -148,14 +165,17 @@ def _estimate_from_summary(record: Record) -> Mean:
 
 def estimate_log_ratio(numerator: Record, denominator: Record) -> Mean:
     """The mean of log(numerator / denominator) over common rounds, measured by one session in one group."""
-    top, bottom = list_rounds(numerator), list_rounds(denominator)
+    return _estimate_ratio(list_rounds(numerator), list_rounds(denominator))
+
+
+def _estimate_ratio(top: Rounds, bottom: Rounds) -> Mean:
     shared = [key for key in top if key in bottom]
     if not shared:
         return Mean(0.0, math.inf, 0)
     return estimate_mean([math.log(top[key] / bottom[key]) for key in shared], [process for process, _ in shared])
 
 
-def list_rounds(record: Record) -> dict[tuple[int, int], float]:
+def list_rounds(record: Record) -> Rounds:
     """Round values by process and position in it, so that a variant with fewer rounds can still be paired."""
     values, counts = list_round_values(record), Counter[int]()
     rounds = {}
@@ -172,7 +192,7 @@ def _describe_disturbance(old: PairedRecord, new: PairedRecord, by: Quantity) ->
     """
     compared = {"": (old.record.row, new.record.row)}
     if by == "speedup" and old.baseline and new.baseline:
-        compared["its baseline was "] = old.baseline.row, new.baseline.row
+        compared["its baseline was "] = old.baseline.record.row, new.baseline.record.row
     for subject, rows in compared.items():
         (a, total_a), (b, total_b) = ((row.contaminated or 0, row.rounds or 1) for row in rows)
         share_a, share_b = a / total_a, b / total_b

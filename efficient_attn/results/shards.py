@@ -15,7 +15,6 @@ from ..errors import UsageError
 from .rows import MAX_LINE_BYTES, NewerSchemaError, Record
 
 ROWS_FILE, COMPRESSED_SUFFIX = "rows.jsonl", ".gz"
-DIGEST_SUFFIX = re.compile("#[^#/]*$")  # at the end of a case's key
 ROWS_FILE_PATTERN = re.compile(r"(rows.*)\.jsonl(\.gz)?")
 
 
@@ -103,4 +102,5 @@ def _read_line(path: Path, number: int, data: bytes) -> Record | Damage:
 
 def strip_digest(case_key: str) -> str:
     """The key of a case without its digest, which depends on sources."""
-    return DIGEST_SUFFIX.sub("", case_key)  # the name of a part may contain "#" too
+    stem, mark, digest = case_key.rpartition("#")  # the name of a part may contain "#" too
+    return stem if mark and "/" not in digest else case_key

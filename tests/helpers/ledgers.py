@@ -65,7 +65,7 @@ def evidence(*records: Record, started: dt.datetime | None = STARTED, protocol: 
     rows: list[EvidenceRow] = []
     for run in dict.fromkeys(r.row.run_id for r in records):
         own = [r for r in records if r.row.run_id == run]
-        baselines = {id(e.record): e.baseline for e in pair_with_baselines(own).values()}
+        baselines = {id(e.record): e.baseline and e.baseline.record for e in pair_with_baselines(own).values()}
         session = {"started": started and started.isoformat(), "protocol": protocol}
         rows += [make_evidence_row(r, baselines.get(id(r)), session) for r in own]
     return Evidence(rows)

@@ -78,7 +78,9 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
     for run in {store.find_rows_path(run).resolve(): run for run in runs}.values():
         sessions = {str(s.get("run_id")): s for s in store.read_sessions(store.find_rows_path(run).parent)}
         rows += [
-            make_evidence_row(entry.record, entry.baseline, sessions.get(str(entry.record.row.run_id), {}))
+            make_evidence_row(
+                entry.record, entry.baseline and entry.baseline.record, sessions.get(str(entry.record.row.run_id), {})
+            )
             for entry in pair_with_baselines(frames.read_records(run)).values()
             if entry.ok
         ]
