@@ -50,12 +50,40 @@ class RecurrentAttention(Attention):
 
     backends = ("chunked", "dense")
     declared = GATED
-    delta = False  # whether it has the delta rule
+    delta = False  # whether `recur` returns step sizes of the delta rule
     substeps = 1  # keys and values of a position
+    _checked_sizes: tuple[torch.Size, torch.Size] | None = None
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         """The recurrence of a call's tensors."""
         raise NotImplementedError
+
+    def _make_recurrence(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
+        """The result of `recur`. Its sizes are checked in the first call of its sizes, because some wrong ones would
+        compute something else."""
+        result, sizes = Recurrence(*self.recur(k, v, **inputs)), (k.shape, v.shape)
+        if torch.compiler.is_compiling():
+            self._check_recurrence(result, k, v)
+        elif sizes != self._checked_sizes:
+            self._check_recurrence(result, k, v)
+            self._checked_sizes = sizes
+        return result
+
+    def _check_recurrence(self, result: Recurrence, k: Tensor, v: Tensor) -> None:
+        keys = (*k.shape[:2], k.shape[2] * self.substeps)
+        g_sizes = ((*keys, 1), (*keys, k.shape[3]))
+        for name, x, sizes in (
+            ("k", result.k, ((*keys, k.shape[3]),)),
+            ("v", result.v, ((*keys, v.shape[3]),)),
+            ("log_decay", result.log_decay, g_sizes),
+            ("beta", result.beta, (keys,)),
+        ):
+            if x is not None and x.shape not in sizes:
+                expected = " or ".join(str(list(size)) for size in sizes)
+                raise UsageError(f"{self.label}: recur must return {name} {expected}, not {list(x.shape)}")
+        if (result.beta is not None) != self.delta:
+            has = "beta, but delta is false" if result.beta is not None else "no beta, but delta is true"
+            raise UsageError(f"{self.label}: recur returns {has}; costs depend on it")
 
     @property
     def traits(self) -> Traits:
@@ -93,7 +121,7 @@ class RecurrentAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m, kv_heads = q.shape[2], k.shape[2], k.shape[1]
-        keys, values, g, beta = (None if x is None else widen(x) for x in self.recur(k, v, **inputs))
+        keys, values, g, beta = (None if x is None else widen(x) for x in self._make_recurrence(k, v, **inputs))
         assert keys is not None
         # all at once, because the gradient of a single selection is as long as the sequence
         steps: list[Any] = [[None] * keys.shape[2] if x is None else x.unbind(2) for x in (keys, values, g, beta)]
@@ -164,7 +192,7 @@ class RecurrentAttention(Attention):
 
     def _fold(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Tensor) -> Inputs:
         """The recurrence with heads folded into the batch, still without queries."""
-        k, v, g, beta = self.recur(k, v, **inputs)
+        k, v, g, beta = self._make_recurrence(k, v, **inputs)
         folded = (None if x is None else x.flatten(0, 1) for x in (k, v, g, beta))
         return Inputs(q, *folded)  # pyright: ignore[reportArgumentType]
 

@@ -71,7 +71,7 @@ class BlockAttention(Attention):
             keys = k.detach().repeat_interleave(q.shape[1] // k.shape[1], 1)
             summaries = self._summarise(keys, mask.key_valid(m))
             order, is_listed = rank_blocks(
-                self.score(q.detach(), summaries.values), summaries.exists, own_block, self.topk - 1
+                self._score(q.detach(), summaries.values), summaries.exists, own_block, self.topk - 1
             )
         number = torch.arange(-(-m // self.block), device=q.device)
         selection = (number == own_block[:, None]) | ((order[..., None] == number) & is_listed[..., None]).any(-2)
@@ -95,12 +95,21 @@ class BlockAttention(Attention):
             raise UsageError(f"{self.label}: summarise must return {sizes}")
         return Summaries(summaries, valid.any(-1))
 
+    def _score(self, q: Tensor, summaries: Tensor) -> Tensor:
+        scores = self.score(q, summaries)
+        if scores.shape != (*q.shape[:3], summaries.shape[2]) or not scores.is_floating_point():
+            sizes = f"[B, Hkv, rows, blocks] = {[*q.shape[:3], summaries.shape[2]]}"
+            raise UsageError(
+                f"{self.label}: score must return numbers {sizes}, not {list(scores.shape)} of {scores.dtype}"
+            )
+        return scores
+
     def _list_blocks(self, q: Tensor, k: Tensor, mask: Mask, summaries: Summaries) -> Tensor:
         rows = q.detach().unflatten(1, (k.shape[1], -1))
         if self.topk == 1:
             return torch.empty(*rows.shape[:4], 0, dtype=torch.long, device=q.device)
         with torch.no_grad():
-            return list_best(rows, self.score, summaries, mask, k.shape[2], self.block, self.topk - 1)
+            return list_best(rows, self._score, summaries, mask, k.shape[2], self.block, self.topk - 1)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         """Each query's own block up to itself, and earlier ones."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -170,3 +173,29 @@ def test_what_a_mechanism_needs_is_named() -> None:
     attn, drawn = sample("kda", 9)
     with pytest.raises(ea.UsageError, match=r"takes the inputs \['beta', 'log_decay'\], got \['beta'\]"):
         attn(drawn.q, drawn.k, drawn.v, CAUSAL, beta=drawn.inputs["beta"])
+
+
+@pytest.mark.parametrize("backend", ["chunked", "dense"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda k, v, beta: ea.Recurrence(k[:, :, 1:], v, beta=beta), r"k \[2, 2, 9, 16\], not \[2, 2, 8, 16\]"),
+        (lambda k, v, beta: ea.Recurrence(k, v[..., 1:], beta=beta), r"v \[2, 2, 9, 12\], not \[2, 2, 9, 11\]"),
+        (lambda k, v, beta: ea.Recurrence(k, v, -beta, beta), r"log_decay \[2, 2, 9, 1\] or \[2, 2, 9, 16\], not"),
+        (lambda k, v, beta: ea.Recurrence(k, v, None, beta[..., None]), r"beta \[2, 2, 9\], not \[2, 2, 9, 1\]"),
+        (lambda k, v, beta: ea.Recurrence(k, v), "no beta, but delta is true"),
+    ],
+)
+def test_an_authors_recurrence_of_wrong_sizes_is_named(make: Callable, message: str, backend: str) -> None:
+    class Own(ea.RecurrentAttention):
+        delta = True
+        declared = replace(ea.RecurrentAttention.declared, inputs={"beta": ea.Input("key")})
+
+        def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> ea.Recurrence:
+            return make(k, v, inputs["beta"])
+
+    q, k, v, beta = draw(9, ())
+    attn = Own()
+    attn.backend = backend
+    with pytest.raises(ea.UsageError, match=f"Own: recur .*{message}"):
+        attn(q, k, v, CAUSAL, beta=beta)

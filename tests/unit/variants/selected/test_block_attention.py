@@ -106,6 +106,13 @@ def test_wrong_summaries_and_missing_parts_are_named() -> None:
 
     with pytest.raises(ea.UsageError, match=r"Flat: summarise must return \[B, Hkv, blocks, W\] = \[2, 2, 2, 'W'\]"):
         Flat()(q, k, v, CAUSAL)
+
+    class Turned(FirstChannel):
+        def score(self, q: Tensor, summaries: Tensor) -> Tensor:
+            return super().score(q, summaries).mT
+
+    with pytest.raises(ea.UsageError, match=r"Turned: score must return numbers .* = \[2, 2, 24, 2\], not"):
+        Turned()(q, k, v, CAUSAL)
     with pytest.raises(ea.UnsupportedError, match="BlockAttention has no summaries"):
         ea.BlockAttention(block=4, topk=2)(q, k, v, CAUSAL)
     for sizes in ({"block": 0}, {"topk": 0}):
