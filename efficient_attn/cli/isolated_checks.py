@@ -15,6 +15,7 @@ from ..engines.job import StageBoard, WorkerDied
 from ..engines.local import LocalEngine
 from ..engines.worker import limit_forks, limit_memory
 from ..errors import OUT_OF_MEMORY, UnsupportedError, UsageError, describe_exception
+from ..instruments.allocator import use_new_pages
 from ..testing import CHECKS, Check, Outcome, Subject
 from ..testing.check import CheckFailure, make_failure, run_check
 from ..testing.checks.size_design import list_coverage, sizes_and_pairs
@@ -94,6 +95,7 @@ class RunChecks:
         pid = os.getpid()
         limit_forks(pid)
         board.set_stage(0, 0, TRAITS_LIMIT_S)
+        use_new_pages()  # kept ones have holes, which count against the limit
         limit_memory(MEMORY_BYTES)
         error = None
         with redirect_stdout(_Beginning()):

@@ -81,20 +81,20 @@ def measure_resident_growth(call: Callable[[], Any]) -> ResidentGrowth:
 
     Only a process that has not made a larger call before shows all of it, because freed memory is reused.
     """
-    _use_new_pages()
+    use_new_pages()
     _CLEAR_REFS.write_text(_RESET_PEAK)
     before = read_status("VmRSS")
     if read_status("VmHWM") > before + _RESET_TOLERANCE:
         raise OSError(f"{_CLEAR_REFS} does not reset VmHWM here")
     result = call()
     peak = read_status("VmHWM")
-    _use_new_pages()
+    use_new_pages()
     held = read_status("VmRSS")
     del result
     return ResidentGrowth(max(0, peak - before), max(0, held - before))
 
 
-def _use_new_pages() -> None:
+def use_new_pages() -> None:
     """Collect garbage, undo `retain_freed_pages`, and return what is free: from now on, large blocks are new pages,
     which are returned when they are freed."""
     gc.collect()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ ROWS = 64  # queries whose scores are stored together, of all heads of a group
 
 # from scores ``[B, Hkv, group, rows, keys]`` and visible pairs, ``[B or 1, 1, 1, rows, keys]`` bool, to selected ones
 Rule = Callable[[Tensor, Tensor], Tensor]
+Result = TypeVar("Result")
 
 
 def attend_selected(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> Tensor:
@@ -49,12 +50,12 @@ def _attend_rows(mask: Mask, rule: Rule, q: Tensor, k: Tensor, v: Tensor) -> Ten
     return (weights @ v[:, :, :stop]).view(batch, heads, n, v.shape[3])
 
 
-def recompute(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+def recompute(run: Callable[..., Result], *tensors: Tensor) -> Result:
     """``run(*tensors)``, which is computed again in the backward pass, so that no weights are stored."""
     stores = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if not stores or torch.compiler.is_compiling() or in_functorch_transform():
         return run(*tensors)
-    return cast(Tensor, checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False))
+    return cast(Result, checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False))
 
 
 def cut_rows(n: int, group: int) -> Iterator[slice]:

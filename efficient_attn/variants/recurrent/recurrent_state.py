@@ -1,6 +1,7 @@
 """Attention through a recurrent state with gates: decays, and corrections of what the state already holds."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +16,10 @@ from ...kernels.derivatives import wants_gradient
 from ...kernels.gated import recurrence
 from ...kernels.gated.passes import CHUNK, STRETCH_ELEMENTS
 from ...kernels.gated.stretch import Inputs
+from ...kernels.selected_keys import recompute
 
 GATED = Traits(bidirectional=False, normalised=False, positional=True)
+KEPT_STATES = 64  # of the reference, for gradients: of a whole sequence they would take gigabytes
 MIN_NORM = 1e-6  # of keys that are divided by their norm: shorter ones are divided by this
 
 
@@ -131,15 +134,27 @@ class RecurrentAttention(Attention):
             rows_at.setdefault(min(position, m - 1), []).append(row)
         state = keys.new_zeros(*keys.shape[:2], keys.shape[3], v.shape[3])
         outputs = [state.new_zeros(*q.shape[:2], v.shape[3])] * n
-        for j, (key, value, decay, size) in enumerate(zip(*steps, strict=True)):
-            if decay is not None:
-                state = state * decay[..., None].exp()
-            if size is not None:
-                value = size[..., None] * (value - (key[..., None] * state).sum(2))
-            state = state + key[..., None] * value[..., None, :]
-            position, remaining = divmod(j + 1, self.substeps)
-            for row in rows_at.get(position - 1, ()) if not remaining else ():
-                outputs[row] = (queries[row] @ state).flatten(1, 2)
+
+        def run_steps(positions: range, state: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+            found: dict[int, Tensor] = {}
+            for j in range(positions.start * self.substeps, positions.stop * self.substeps):
+                key, value, decay, size = (x[j] for x in steps)
+                if decay is not None:
+                    state = state * decay[..., None].exp()
+                if size is not None:
+                    value = size[..., None] * (value - (key[..., None] * state).sum(2))
+                state = state + key[..., None] * value[..., None, :]
+                if (j + 1) % self.substeps == 0:
+                    rows = rows_at.get(j // self.substeps, ())
+                    found |= {row: (queries[row] @ state).flatten(1, 2) for row in rows}
+            return state, found
+
+        end = max(rows_at, default=-1) + 1
+        for first in range(0, end, KEPT_STATES):
+            positions = range(first, min(first + KEPT_STATES, end))
+            state, found = recompute(partial(run_steps, positions), state)
+            for row, out in found.items():
+                outputs[row] = out
         return torch.stack(outputs, 2).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
