@@ -1,5 +1,6 @@
 """Load runs from disk as one frame of rows and a list of sessions."""
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ FORMULA_START = re.compile(r"[=+\-@\t\r]")  # spreadsheets evaluate cells that s
 # the columns that `gather` adds to those of rows
 ADDED_DTYPES = {"baseline": "string", "baseline_kv_heads": "Int64", "mean_value_error": "float64"}
 ADDED_DTYPES |= {"curve": "object", "alignment": "object"}
+SAMPLES_READ = frozenset({"steps", "validation", "alignment", "mean_value_error"})
 MOST_TOKENS = 64  # larger alignments are not plotted
 
 
@@ -105,10 +107,7 @@ def gather(runs: Sequence[Path]) -> ReportData:
         baselines = [record.row.baseline or suite_baseline for record in records]
         kv_heads = _find_baseline_heads(records, baselines)
         for record, baseline, heads in zip(records, baselines, kv_heads, strict=True):
-            curve = _read_curve(_read_array(record.samples, "steps", "validation"))
-            alignment = _read_alignment(_read_array(record.samples, "alignment"))
-            mean_error = float(_read_array(record.samples, "mean_value_error").mean())
-            added_values.append((baseline, heads, mean_error, curve, alignment))
+            added_values.append((baseline, heads, *_read_samples(record.samples)))
         sessions += folder_sessions
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
     warn_of_damages(damages)
@@ -149,6 +148,15 @@ def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | No
         if row.variant == baseline and row.kv_heads is not None:
             heads_by_group[name] = max(heads_by_group.get(name, (False, 0)), (row.is_baseline, row.kv_heads))
     return [heads_by_group[name][1] if name in heads_by_group else None for name in groups]
+
+
+def _read_samples(samples: Mapping[str, Any]) -> tuple[float, LearningCurve | None, AlignmentWeights | None]:
+    """The mean of the values as an approximation, its error, the learning curve, and the alignment."""
+    if SAMPLES_READ.isdisjoint(samples):  # as nearly always
+        return math.nan, None, None
+    curve = _read_curve(_read_array(samples, "steps", "validation"))
+    alignment = _read_alignment(_read_array(samples, "alignment"))
+    return float(_read_array(samples, "mean_value_error").mean()), curve, alignment
 
 
 def _read_array(samples: Mapping[str, Any], *names: str) -> np.ndarray:
