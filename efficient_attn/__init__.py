@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .registry import register as register
     from .registry.added_backends import register_backend as register_backend
     from .registry.call import attention as attention
-    from .results.frames import load as load
+    from .results.gathered import load as load
     from .variants.full.scored import ScoredAttention as ScoredAttention
     from .variants.full.softmax_attention import SoftmaxAttention as SoftmaxAttention
     from .variants.linear.linear_attention import LinearAttention as LinearAttention
@@ -80,7 +80,7 @@ _MODULE_OF_NAME = {
     "create": "registry",
     "differentiate_once": "kernels.derivatives",
     "info": "registry",
-    "load": "results.frames",
+    "load": "results.gathered",
     "load_plugin": "registry",
     "longest_context": "contract.capacity",
     "mean_pool_kv": "layers.grouping",

@@ -14,7 +14,7 @@ from efficient_attn.report.claims.evidence import read_evidence
 from efficient_attn.report.claims.ledger import load_ledger
 from efficient_attn.report.claims.verdicts import LedgerVerdicts, evaluate_claims
 from efficient_attn.report.gather import Frame
-from efficient_attn.results.frames import load
+from efficient_attn.results.gathered import load
 from efficient_attn.units import integer
 
 RUNS = sorted(path.parent for path in ROOT.glob("results/*/run.json"))

@@ -33,7 +33,7 @@ class Run:
     @property
     def frame(self) -> pd.DataFrame:
         """All rows, as returned by `efficient_attn.load`."""
-        from ..results.frames import load
+        from ..results.gathered import load
 
         return load(self.folder)
 

@@ -148,7 +148,7 @@ def run(args: Namespace) -> int:
     for message in outcome.repairs:
         print(f"efficient-attn: {message}", file=sys.stderr)
     from ..report.write import write_report
-    from ..results.frames import load
+    from ..results.gathered import load
     from ..results.overrides import gather_overrides
     from ..results.store import read_sessions
 

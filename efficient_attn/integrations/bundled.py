@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UnsupportedError, UsageError
+from ..results.user_cache import user_folder
 from .model_info import BUNDLED_MODELS, ModelSizes, check_folder, describe_model
 
 CHECKSUMS_FILE = "checksums.json"
@@ -89,8 +90,7 @@ def find_folder(name: str) -> Path:
 
 def find_cache_folder() -> Path:
     """The folder of converted models."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn" / "models"
+    return user_folder() / "models"
 
 
 def convert_gguf(source: Path) -> Path:

@@ -1,6 +1,5 @@
 """Load runs from disk as one frame of rows and a list of sessions."""
 
-import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,30 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-import pandas as pd
-
 from ..errors import UsageError
-from ..results import frames, store
-from ..results.exchange import name_group
+from ..results import store
+from ..results.gathered import ADDED_DTYPES, gather_rows
 from ..results.overrides import gather_overrides
-from ..results.rows import Record, Row
 from ..results.sanitize import sanitize_json, sanitize_line
 from ..results.section import DamagedSection, Section
-from ..results.shards import Damage, warn_of_damages
+from ..results.shards import warn_of_damages
 
 # pandas' annotations reject much of what it accepts, hence Any
 Frame: TypeAlias = Any
 FrameColumn: TypeAlias = Any
-LearningCurve: TypeAlias = tuple[tuple[float, float], ...]
-AlignmentWeights: TypeAlias = tuple[tuple[float, ...], ...]
-
 FORMULA_START = re.compile(r"[=+\-@\t\r]")  # spreadsheets evaluate cells that start like this
-# the columns that `gather` adds to those of rows
-ADDED_DTYPES = {"baseline": "string", "baseline_kv_heads": "Int64", "mean_value_error": "float64"}
-ADDED_DTYPES |= {"curve": "object", "alignment": "object"}
-SAMPLES_READ = frozenset({"steps", "validation", "alignment", "mean_value_error"})
-MOST_TOKENS = 64  # larger alignments are not plotted
 
 
 @dataclass(frozen=True)
@@ -93,27 +80,18 @@ def gather(runs: Sequence[Path]) -> ReportData:
     """Read the runs (folders, or their ``rows.jsonl``). Raises `UsageError` for none, or a folder without one."""
     if not runs:
         raise UsageError("report: needs at least one run's folder")
-    rows: list[Row] = []
-    added_values: list[tuple[Any, ...]] = []
     sessions: list[dict[str, Any]] = []
     sections: dict[str, Section] = {}
-    damages: list[Damage] = []
-    for path in {store.find_rows_path(Path(run)).resolve(): Path(run) for run in runs}.values():
+    paths = list({store.find_rows_path(Path(run)).resolve(): Path(run) for run in runs}.values())
+    for path in paths:
         folder = store.find_rows_path(path).parent
         folder_sessions = _read_sessions(folder)
-        records = frames.read_records(path, on_damage=damages.append)
-        rows += [record.row for record in records]
-        suite_baseline = frames.find_suite_baseline(folder)
-        baselines = [record.row.baseline or suite_baseline for record in records]
-        kv_heads = _find_baseline_heads(records, baselines)
-        for record, baseline, heads in zip(records, baselines, kv_heads, strict=True):
-            added_values.append((baseline, heads, *_read_samples(record.samples)))
         sessions += folder_sessions
         sections |= {section.name: section for section in _read_sections(folder, folder_sessions)}
+    gathered, damages = gather_rows(paths)
     warn_of_damages(damages)
     places = (f"{damage.path.parent.resolve().name}/{damage.path.name}:{damage.line}" for damage in damages)
-    loaded = frames.make_frame(rows)
-    added = pd.DataFrame(added_values, columns=list(ADDED_DTYPES), index=loaded.index).astype(ADDED_DTYPES)
+    loaded, added = gathered
     all_rows = loaded.assign(**{name: added[name] for name in ADDED_DTYPES})
     return ReportData(loaded, all_rows, tuple(sessions), tuple(map(sanitize_line, places)), tuple(sections.values()))
 
@@ -136,45 +114,3 @@ def _read_sections(folder: Path, sessions: Iterable[dict[str, Any]]) -> Iterator
             except ValueError as error:
                 message = f"{folder / store.RUN_FILE}: not a section of a report: {error}; left out"
                 warnings.warn(message, DamagedSection, stacklevel=2)
-
-
-def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:
-    """Key-value heads of the baseline in each record's group. If it runs with several: those of the case that others
-    are paired with, else the most, even if that case failed."""
-    groups = [name_group(record) for record in records]
-    heads_by_group: dict[str, tuple[bool, int]] = {}
-    for name, record, baseline in zip(groups, records, baselines, strict=True):
-        row = record.row
-        if row.variant == baseline and row.kv_heads is not None:
-            heads_by_group[name] = max(heads_by_group.get(name, (False, 0)), (row.is_baseline, row.kv_heads))
-    return [heads_by_group[name][1] if name in heads_by_group else None for name in groups]
-
-
-def _read_samples(samples: Mapping[str, Any]) -> tuple[float, LearningCurve | None, AlignmentWeights | None]:
-    """The mean of the values as an approximation, its error, the learning curve, and the alignment."""
-    if SAMPLES_READ.isdisjoint(samples):  # as nearly always
-        return math.nan, None, None
-    curve = _read_curve(_read_array(samples, "steps", "validation"))
-    alignment = _read_alignment(_read_array(samples, "alignment"))
-    return float(_read_array(samples, "mean_value_error").mean()), curve, alignment
-
-
-def _read_array(samples: Mapping[str, Any], *names: str) -> np.ndarray:
-    """The samples of these names as an array with a row for each; a single NaN if they are missing or invalid."""
-    try:
-        return np.asarray([samples[name] for name in names], dtype=float)
-    except (KeyError, TypeError, ValueError):
-        return np.array(np.nan)
-
-
-def _read_curve(points: np.ndarray) -> LearningCurve | None:
-    if points.ndim != 2:
-        return None
-    finite = points[:, np.isfinite(points).all(axis=0)]
-    return tuple(zip(*finite.tolist(), strict=True)) or None
-
-
-def _read_alignment(weights: np.ndarray) -> AlignmentWeights | None:
-    if weights.ndim != 3 or not weights.size or max(weights.shape) > MOST_TOKENS or not np.isfinite(weights).all():
-        return None
-    return tuple(map(tuple, weights[0].clip(0.0, 1.0).tolist()))

@@ -1,6 +1,5 @@
 """Rows as one pandas DataFrame; missing baselines of older rows are taken from their run."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,17 +14,6 @@ from .store import find_rows_path, read, read_intact_sessions
 # column types follow from the row's annotations; integers and booleans are nullable
 _PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": "float64", "bool": "boolean"}
 COLUMN_DTYPES = {name: _PANDAS_DTYPES[type_name] for name, type_name in COLUMN_TYPES.items()}
-
-
-def load(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> pd.DataFrame:
-    """The rows of one or more runs (folders, or their ``rows.jsonl``) as one DataFrame with the columns of `Row`;
-    instead of ``extra`` a column ``task.name`` for each value that a task added.
-
-    Columns that do not apply are empty. If a case was measured again, only its latest row is included. Damaged records
-    are skipped with a `DamagedRecord` warning. Raises `UsageError` for a folder without a run.
-    """
-    run_paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    return make_frame(record.row for path in run_paths for record in read_records(Path(path)))
 
 
 def read_records(run: Path, *, on_damage: Callable[[Damage], object] | None = None) -> list[Record]:

@@ -46,7 +46,7 @@ from efficient_attn.report.drawing.panel_data import Picture
 from efficient_attn.report.gather import gather
 from efficient_attn.report.published import shrink_png
 from efficient_attn.report.sections.section_blocks import SectionBlock
-from efficient_attn.results.frames import load
+from efficient_attn.results.gathered import load
 
 README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "reference" / "measured-results.md"

@@ -17,6 +17,7 @@ import torch
 
 from ...instruments.environment.identity import identify_machine
 from ...results import durable
+from ...results.user_cache import user_folder
 from .candidates import TimingTable, Tunable
 
 # settings of torch's libraries besides the processor
@@ -31,12 +32,6 @@ def describe_environment() -> dict[str, str]:
     build = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
     onednn = "with oneDNN" if torch.backends.mkldnn.is_available() else "without oneDNN"
     return {"machine": f"{identity['name']}#{identity['digest']}", "torch": f"{build} {onednn} {variables}".strip()}
-
-
-def user_folder() -> Path:
-    """The package's folder in the user's cache."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "efficient-attn"
 
 
 def folder() -> Path:

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from ...errors import UnsupportedError
+from ...results.user_cache import find_foreign_access, make_private_folder, user_folder
 from ..autotuning.autotuner import is_off
-from ..autotuning.cache import user_folder
 from .compiler import (
     FOLDER,
     LIBRARIES,
     CompilerError,
     compile_library,
-    find_foreign_access,
     is_intact,
     library_name,
     list_classes,
@@ -67,13 +66,8 @@ def load_library(name: str, *, build: bool = False) -> tuple[ctypes.CDLL | None,
 
 def _make_cache_folder() -> Path:
     """The folder for builds, the user's alone. Raises `CompilerError` if others can write to it."""
-    folder = cache_folder()
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise CompilerError(f"it cannot be stored in {folder}: {error.strerror or error}") from error
-    if reason := find_foreign_access(folder):
+    folder, reason = make_private_folder("native")
+    if reason:
         raise CompilerError(reason)
     return folder
 

@@ -12,7 +12,6 @@ import platform
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -75,22 +74,6 @@ def is_intact(library: Path) -> bool:
     """Whether a library is as it was built: loading a truncated one would end the process."""
     content, size = library.read_bytes(), hashlib.sha256().digest_size
     return hashlib.sha256(content[:-size]).digest() == content[-size:]
-
-
-def find_foreign_access(path: Path) -> str | None:
-    """Why a folder or file could be someone else's work, whose code is not loaded; None if it is this user's alone."""
-    if not hasattr(os, "getuid"):  # where permissions are not in these bits
-        return None
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        problem = "is a link"
-    elif status.st_uid != os.getuid():
-        problem = "belongs to another user"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        problem = "can be written by others"
-    else:
-        return None
-    return f"{path} {problem}: remove it, or set XDG_CACHE_HOME to a folder of your own"
 
 
 def _run(command: list[str], scratch: Path) -> None:

@@ -136,7 +136,7 @@ class RecurrentAttention(Attention):
         outputs = [state.new_zeros(*q.shape[:2], v.shape[3])] * n
 
         def run_steps(positions: range, state: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
-            found: dict[int, Tensor] = {}
+            outputs_at: dict[int, Tensor] = {}
             for j in range(positions.start * self.substeps, positions.stop * self.substeps):
                 key, value, decay, size = (x[j] for x in steps)
                 if decay is not None:
@@ -146,14 +146,14 @@ class RecurrentAttention(Attention):
                 state = state + key[..., None] * value[..., None, :]
                 if (j + 1) % self.substeps == 0:
                     rows = rows_at.get(j // self.substeps, ())
-                    found |= {row: (queries[row] @ state).flatten(1, 2) for row in rows}
-            return state, found
+                    outputs_at |= {row: (queries[row] @ state).flatten(1, 2) for row in rows}
+            return state, outputs_at
 
         end = max(rows_at, default=-1) + 1
         for first in range(0, end, KEPT_STATES):
             positions = range(first, min(first + KEPT_STATES, end))
-            state, found = recompute(partial(run_steps, positions), state)
-            for row, out in found.items():
+            state, outputs_at = recompute(partial(run_steps, positions), state)
+            for row, out in outputs_at.items():
                 outputs[row] = out
         return torch.stack(outputs, 2).to(q.dtype)
 

@@ -20,7 +20,8 @@ from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.errors import UsageError
 from efficient_attn.report.published import MOST_PICTURES, ChangedSources, ReplacedRun, shrink_png, update_published
 from efficient_attn.report.write import write_report
-from efficient_attn.results import file_marks, frames, store
+from efficient_attn.results import file_marks, store
+from efficient_attn.results.gathered import load
 from efficient_attn.results.shards import strip_digest
 from efficient_attn.results.store import RunWriter, read
 
@@ -56,7 +57,7 @@ def names(folder: Path) -> set[str]:
 
 @pytest.mark.sampled(6)
 def test_publishing_keeps_rows_and_removes_derived_files(folder: Path) -> None:
-    before = {run: (read(folder / run), frames.load(folder / run)) for run in ("speed", "decode")}
+    before = {run: (read(folder / run), load(folder / run)) for run in ("speed", "decode")}
     metadata = (folder / "speed" / "run.json").read_bytes()
     assert [run.name for run in update_published(folder)] == ["decode", "speed"]
     kept = names(folder / "speed") - {"lock", "lock.json"}
@@ -65,7 +66,7 @@ def test_publishing_keeps_rows_and_removes_derived_files(folder: Path) -> None:
     assert (folder / "speed" / "run.json").read_bytes() == metadata
     for run, (records, frame) in before.items():
         assert read(folder / run) == records
-        assert frames.load(folder / run).equals(frame)
+        assert load(folder / run).equals(frame)
     text = (folder / "speed" / "report.md").read_text()
     assert {f"plots/{name}.png" for name in re.findall(r"\(plots/([\w-]+)\.png\)", text)} == plots
     assert len(plots) == MOST_PICTURES
@@ -209,7 +210,7 @@ def test_a_published_run_is_finished_and_of_a_clean_commit(run: Path) -> None:
 
 @pytest.mark.parametrize("run", _published(), ids=lambda run: run.name)
 def test_a_published_run_has_rows_a_report_and_few_plots(run: Path) -> None:
-    assert len(frames.load(run))
+    assert len(load(run))
     text = (run / "report.md").read_text()
     plots = re.findall(r"\(plots/([\w-]+\.png)\)", text)
     assert len(plots) <= MOST_PICTURES

@@ -17,6 +17,7 @@ from efficient_attn.errors import UsageError
 from efficient_attn.report.sections import section_blocks
 from efficient_attn.report.write import ReportPaths, write_report
 from efficient_attn.results import frames
+from efficient_attn.results.gathered import load
 from efficient_attn.results.rows import Record
 
 pytestmark = pytest.mark.slow
@@ -150,7 +151,7 @@ def test_no_backend_column_without_backends(tmp_path: Path) -> None:
 
 
 def test_the_csv_equals_the_loaded_frame(quickstart: ReportPaths) -> None:
-    loaded = frames.load(quickstart.page.parent)
+    loaded = load(quickstart.page.parent)
     read = pd.read_csv(quickstart.csv, dtype=frames.COLUMN_DTYPES, keep_default_na=False, na_values=[""])
     pd.testing.assert_frame_equal(read, loaded)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from efficient_attn.errors import UsageError
-from efficient_attn.results import frames
 from efficient_attn.results.checkpoints import CHECKPOINT_FOLDER
 from efficient_attn.results.compression import compress_rows
 from efficient_attn.results.exchange import read_run
+from efficient_attn.results.gathered import load
 from efficient_attn.results.rows import Record, Row
 from efficient_attn.results.shards import DamagedRecord, list_shards
 from efficient_attn.results.store import RunWriter, read
@@ -29,14 +29,14 @@ def test_compressed_rows_read_as_before(tmp_path: Path) -> None:
     run = write(tmp_path, "a", "b")
     write(tmp_path, "c", shard="rows-2.jsonl", resume=True)
     lines = {path.name: path.read_bytes() for path in list_shards(run)}
-    records, frame = read(run), frames.load(run)
+    records, frame = read(run), load(run)
     packed = compress_rows(run)
     assert [path.name for path in packed] == ["rows.jsonl.gz", "rows-2.jsonl.gz"]
     assert list_shards(run) == packed
     assert {path.name.removesuffix(".gz"): gzip.decompress(path.read_bytes()) for path in packed} == lines
     assert read(run) == records
-    assert frames.load(run).equals(frame)
-    assert frames.load(packed[0]).case_key.tolist() == ["a", "b"]
+    assert load(run).equals(frame)
+    assert load(packed[0]).case_key.tolist() == ["a", "b"]
     assert read_run(run).environments == read_run(packed[0]).environments == [{"machine": "here"}]
 
 

@@ -21,7 +21,7 @@ from efficient_attn.report.answers.recommendation import (
 )
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather
-from efficient_attn.results.frames import load
+from efficient_attn.results.gathered import load
 from efficient_attn.results.rows import Record
 
 WINDOW = "sliding_window:window=128"
