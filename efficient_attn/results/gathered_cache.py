@@ -69,7 +69,7 @@ def read(path: Path) -> Gathered | None:
         content = path.read_bytes()
         if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
             return None
-        frame = pd.read_parquet(io.BytesIO(content[DIGEST_BYTES:]))
+        frame: Any = pd.read_parquet(io.BytesIO(content[DIGEST_BYTES:]))
         added = frame[[name for name in frame if name.startswith(ADDED)]]
         added = added.rename(columns=lambda name: name.removeprefix(ADDED))
         for name in JSON_COLUMNS:
