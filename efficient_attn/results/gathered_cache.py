@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from ..errors import UsageError
 from . import durable, shards, store
 from .user_cache import find_foreign_access, make_private_folder
 
@@ -44,7 +45,9 @@ def find_file(runs: Sequence[Path]) -> Path | None:
     shards_by_run = [shards.list_shards(run) for run in runs]
     if sum(path.stat().st_size for paths in shards_by_run for path in paths) < LEAST_BYTES or not find_spec("pyarrow"):
         return None
-    with suppress(OSError, RuntimeError):  # RuntimeError: no home at all
+    with suppress(OSError, RuntimeError, UsageError):  # RuntimeError: no home at all; UsageError: a damaged run.json
+        for run in runs:
+            store.read_sessions(store.find_rows_path(run).parent)
         digest = hashlib.sha256(" ".join(version(name) for name in ("pandas", "pyarrow")).encode())
         run_files = [[*paths, paths[0].with_name(store.RUN_FILE)] for paths in shards_by_run if paths]
         for paths in (SOURCES, *run_files):

@@ -72,6 +72,8 @@ def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) 
     ones. If the data show that, the error is that of the processes' means, with their degrees of freedom.
     """
     n = len(values)  # rarely above a hundred, for which numpy takes several times as long
+    if not n:
+        return Mean(math.nan, math.inf, 0)
     center, squares = _sum_squares(values)
     if n < 2:
         return Mean(center, math.inf, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,9 @@ def test_it_is_listed_and_part_of_the_sources(tmp_path: Path) -> None:
         (("sliding_window", "windows", attend), {}, "needs a new name"),
         (("full", "my backend", attend), {}, "needs a new name"),
         (("ful", "mine", attend), {}, "did you mean 'full'"),
-        (("full", "mine", None), {}, "needs functions"),
+        (("full", "mine", None), {}, "needs Python functions"),
+        (("full", "mine", torch.softmax), {}, "needs Python functions"),
+        (("full", "mine", attend), {"step": partial(advance)}, "call it in one of your own"),
         (("full", "mine", attend), {"lacks": ["gradients"]}, "did you mean 'gradient'"),
         (("full", "mine", attend), {"lacks": ["exact"]}, "unknown trait"),
     ],

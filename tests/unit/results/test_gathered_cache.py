@@ -94,6 +94,15 @@ def test_runs_with_damage_are_parsed_each_time(tmp_path: Path, parsed: list[Path
     assert list(cache.glob("*.rows")) == []
 
 
+def test_a_damaged_run_file_is_named_each_time(tmp_path: Path, parsed: list[Path]) -> None:
+    run = copy_run(tmp_path)
+    (run / "run.json").write_text("{")
+    for _ in range(2):
+        with pytest.warns(DamagedRecord, match=r"run\.json: damaged"):
+            ea.load(run)
+    assert len(parsed) == 2
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other_columns", "link", "writable"])
 def test_a_file_that_cannot_be_trusted_is_replaced(
     damage: str, tmp_path: Path, parsed: list[Path], cache: Path
