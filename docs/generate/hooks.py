@@ -31,6 +31,7 @@ MARKED_FILE = re.compile(r"^<!-- file: (\S+) -->\n```(\w+)$", re.MULTILINE)
 STYLE_SHEET = ROOT / "efficient_attn/report/templates/style.css"
 VERBATIM = re.compile(r"(<(?:pre|script|textarea)\b.*?</(?:pre|script|textarea)>)", re.DOTALL)
 INDENTED_LINES = re.compile(r"\s*\n\s*")
+ALIGNED_CELL = re.compile(r'<(t[dh]) style="text-align: (left|right);">')  # the theme aligns cells on the left
 ROOT_RULE = re.compile(r":root \{(.*?)\}", re.DOTALL)
 
 
@@ -83,9 +84,11 @@ def on_post_build(config: Any) -> None:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the theme's search dialog, for screen readers, and leave out indentation, an eighth of a page."""
+    """Name the theme's search dialog, for screen readers, and leave out indentation, an eighth of a page, and the style
+    of each cell, a twentieth."""
     dialog = 'data-md-component="search" role="dialog"'
     output = output.replace(dialog, f'{dialog} aria-label="Search"')
+    output = ALIGNED_CELL.sub(lambda cell: f'<{cell[1]} class="r">' if cell[2] == "right" else f"<{cell[1]}>", output)
     parts = VERBATIM.split(output)  # every second one is verbatim
     return "".join(part if n % 2 else INDENTED_LINES.sub("\n", part) for n, part in enumerate(parts))
 

@@ -75,7 +75,7 @@ def bound_bytes(state: Any, positions: int, s: Sizes) -> int:
     if isinstance(state, CompressedCache):
         return s.batch * s.kv_heads * -(-positions // state.block) * (s.head_dim + s.value_dim) * 8
     if isinstance(state, SummaryCache):
-        return s.batch * s.kv_heads * positions // state.block * s.head_dim * 8
+        return s.batch * s.kv_heads * (positions // state.block) * s.head_dim * 8
     if isinstance(state, IndexedCache):
         assert state.index_keys is not None
         return s.batch * positions * state.index_keys.shape[3] * s.dtype.itemsize
