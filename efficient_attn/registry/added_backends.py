@@ -89,9 +89,9 @@ def register_backend(
     `UsageError` for a name that exists, or an unknown mechanism or trait.
     """
     base, where = class_of(mechanism), f"register_backend({mechanism!r}, {name!r})"
-    for given in (function, *([] if step is None else [step])):
-        if not inspect.isfunction(given):  # whose file is part of what rows depend on
-            raise UsageError(f"{where}: needs Python functions, not {given!r}; call it in one of your own")
+    for candidate in (function, *([] if step is None else [step])):
+        if not inspect.isfunction(candidate):  # whose file is part of what rows depend on
+            raise UsageError(f"{where}: needs Python functions, not {candidate!r}; call it in one of your own")
     if not name.isidentifier() or name in (*base.backends, *base.renamed):
         raise UsageError(f"{where}: a backend needs a new name of letters, digits and underscores")
     existing = ADDED_BACKENDS.get((mechanism, name))
