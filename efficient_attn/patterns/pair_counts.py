@@ -14,3 +14,9 @@ def count_possible_pairs(n: int, m: int, causal: bool, start: int | None = None)
         return n_partial * (n_partial + 1) // 2 + (queries - n_partial) * m
 
     return count_before(start + n) - count_before(start)
+
+
+def count_block_pairs(n: int, m: int, size: int, earlier: int) -> int:
+    """The pairs of n queries, aligned with the last of m keys, with their own block of ``size`` keys up to themselves,
+    and with so many earlier ones, as far as there are any."""
+    return sum(i % size + 1 + min(i // size, earlier) * size for i in range(max(m - n, 0), m))

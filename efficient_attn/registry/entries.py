@@ -118,8 +118,8 @@ def load_plugin(target: str) -> list[str]:
 
 def _list_added_specs(module: str | None = None) -> list[str]:
     """The specs with added backends, of all modules or of one."""
-    added = ((spec, cls) for spec, cls in ADDED_BACKENDS.items() if module in (None, cls.__module__))
-    return [f"{mechanism}:backend={backend}" for (mechanism, backend), _ in added]
+    classes = ADDED_BACKENDS.items()
+    return [f"{name}:backend={backend}" for (name, backend), cls in classes if module in (None, cls.__module__)]
 
 
 def plugins() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...contract import Attention, Dims, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.row_starts import RowStarts
-from ...errors import UsageError
+from ...errors import UnsupportedError, UsageError
 from ...kernels.custom_ops import have_numbers
 from ...kernels.dense import widen
 from ...kernels.derivatives import wants_gradient
@@ -59,7 +59,7 @@ class RecurrentAttention(Attention):
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         """The recurrence of a call's tensors."""
-        raise NotImplementedError
+        raise UnsupportedError(f"{type(self).__name__} has no recurrence")
 
     def _make_recurrence(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
         """The result of `recur`. Its sizes are checked in the first call of its sizes, because some wrong ones would

@@ -14,6 +14,8 @@ from ...kernels.dense import softmax_attention
 from ...kernels.ranked_blocks import RANKED_ROWS, Summaries, attend_lists, attend_lists_rows, list_best, rank_blocks
 from ...kernels.selected_keys import spread_blocks
 from ...kernels.softmax.block_lists import TILE_ROWS
+from ...patterns.pair_counts import count_block_pairs
+from .selected_attention import BLOCK_TRAITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class BlockAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, bidirectional=False, positional=True)
+        return BLOCK_TRAITS
 
     @property
     def growth(self) -> Growth:
@@ -112,9 +114,7 @@ class BlockAttention(Attention):
             return list_best(rows, self._score, summaries, mask, k.shape[2], self.block, self.topk - 1)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
-        """Each query's own block up to itself, and earlier ones."""
-        positions = range(max(m - n, 0), m)
-        return sum(i % self.block + 1 + min(i // self.block, self.topk - 1) * self.block for i in positions)
+        return count_block_pairs(n, m, self.block, self.topk - 1)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         return self.pairs(n, m, causal)

@@ -12,8 +12,8 @@ from ...errors import UsageError, check_at_least_one
 from ...kernels.dense import softmax_attention
 from ...kernels.pages import LONG_CALL, LONG_STEP, Pages, attend_pages, select_pages
 from ...kernels.selected_keys import spread_blocks
-from ...patterns.pair_counts import count_possible_pairs
-from .selected_attention import SelectedAttention
+from ...patterns.pair_counts import count_block_pairs, count_possible_pairs
+from .selected_attention import BLOCK_TRAITS, SelectedAttention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Quest(SelectedAttention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(exact=True, bidirectional=False, positional=True)
+        return BLOCK_TRAITS
 
     @property
     def growth(self) -> Growth:
@@ -103,9 +103,7 @@ class Quest(SelectedAttention):
         return attend_pages(q, k, v, mask, self.page, self.pages)
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
-        """Each query's own page up to itself, and earlier ones."""
-        positions = range(max(m - n, 0), m)
-        return sum(i % self.page + 1 + min(i // self.page, self.pages) * self.page for i in positions)
+        return count_block_pairs(n, m, self.page, self.pages)
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         selected = (self.pages + 1) * self.page

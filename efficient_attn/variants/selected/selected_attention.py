@@ -12,6 +12,9 @@ from ...kernels.dense import softmax_attention, widen
 from ...kernels.selected_keys import Rule, attend_selected, estimate_rows_bytes
 from ...patterns.pair_counts import count_possible_pairs
 
+# of a query's own block of keys and earlier ones; created once, because every call reads them
+BLOCK_TRAITS = Traits(exact=True, bidirectional=False, positional=True)
+
 
 class SelectedAttention(Attention):
     """Softmax over keys that `rule` selects from a query's scores, all of which are computed: it measures what a

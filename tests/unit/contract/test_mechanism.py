@@ -244,3 +244,22 @@ def test_missing_methods_of_a_subclass_are_reported() -> None:
 
 def test_repr_has_the_mechanism_and_its_backend() -> None:
     assert "sliding_window:window=3, backend=adaptive" in repr(ea.create("sliding_window:window=3"))
+
+
+class _OneWeight(ea.SoftmaxAttention):
+    """Its only parameter is a single number, without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(2.0))
+
+    def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: ea.Mask, **inputs: Tensor) -> Tensor:
+        return super().compute(q, k, v, mask) * self.weight
+
+
+def test_calls_without_keys_have_a_gradient_of_zero_for_a_number() -> None:
+    attn, q, k = _OneWeight(), torch.randn(1, 2, 3, 8), torch.randn(1, 2, 0, 8)
+    out = attn(q, k, k)
+    out.sum().backward()
+    assert out.abs().max() == 0
+    assert attn.weight.grad == 0

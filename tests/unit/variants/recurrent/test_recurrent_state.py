@@ -11,6 +11,7 @@ from torch import Tensor
 
 import efficient_attn as ea
 from efficient_attn.contract.shapes import Sample
+from efficient_attn.instruments.memory import measure_footprint
 from efficient_attn.variants.recurrent.recurrent_state import normalise
 
 DIMS = ea.Dims(heads=4, kv_heads=2, head_dim=16, value_dim=12)
@@ -199,3 +200,16 @@ def test_an_authors_recurrence_of_wrong_sizes_is_named(make: Callable, message: 
     attn.backend = backend
     with pytest.raises(ea.UsageError, match=f"Own: recur .*{message}"):
         attn(q, k, v, CAUSAL, beta=beta)
+
+
+def test_gradients_of_the_reference_do_not_store_every_state() -> None:
+    """Those of a long sequence would not fit the memory of `check`."""
+    n, state_bytes = 512, 2 * 2 * 16 * 12 * 8
+    q, k, v, x = draw(n, ())
+    attn = ea.create("gated_delta_net", dims=DIMS, backend="dense").double()
+    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
+    inputs = {"log_decay": -x.square(), "beta": x.sigmoid()}
+    footprint = measure_footprint(
+        lambda: attn(*leaves, CAUSAL, **inputs), lambda out: torch.autograd.grad(out.sum(), leaves), device="cpu"
+    )
+    assert (footprint.saved or 0) < n * state_bytes

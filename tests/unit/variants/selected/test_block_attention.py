@@ -56,9 +56,10 @@ def test_the_selected_blocks_are_those_with_the_largest_scores(
     torch.testing.assert_close(attn(q, k, v, CAUSAL), define(q, k, v, block, topk), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("topk", [1, 2])
 @pytest.mark.parametrize("splits", [(30,), (1,) * 30, (7, 1, 1, 3, 18), (12, 18)])
-def test_steps_equal_the_definition_and_summarise_a_block_once(splits: tuple[int, ...]) -> None:
-    attn, (q, k, v) = FirstChannel(), draw(30, 30)
+def test_steps_equal_the_definition_and_summarise_a_block_once(splits: tuple[int, ...], topk: int) -> None:
+    attn, (q, k, v) = FirstChannel(topk=topk), draw(30, 30)
     state, rows, first = attn.init_state(2, 32, torch.float64), [], 0
     SUMMARISED.clear()
     for size in splits:
@@ -66,7 +67,7 @@ def test_steps_equal_the_definition_and_summarise_a_block_once(splits: tuple[int
         out, state = attn.step(q[:, :, at], k[:, :, at], v[:, :, at], state)
         rows.append(out)
         first += size
-    torch.testing.assert_close(torch.cat(rows, 2), define(q, k, v, 4, 2), rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.cat(rows, 2), define(q, k, v, 4, topk), rtol=0, atol=1e-12)
     assert sum(SUMMARISED) <= 30 // 4 + 1, "one to know the width"
     assert (state.summaries.shape, state.summaries.dtype) == ((2, 2, 8, 1), torch.float64)
 
