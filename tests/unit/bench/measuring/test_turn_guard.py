@@ -151,20 +151,18 @@ def test_blamed_mechanisms_are_invalid() -> None:
     assert full.row.status == "ok"
 
 
-def test_a_thread_that_disturbs_the_others_ends_its_case_and_the_process_run_is_repeated() -> None:
-    ending, started = threading.Event(), False
+def test_a_thread_that_disturbs_the_others_ends_its_case_and_the_process_run_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ending, is_timing = threading.Event(), watch_timing(monkeypatch)
     threads: list[threading.Thread] = []
-    calls = 0
 
     def burn() -> None:
         while not ending.is_set():
             pass
 
     def start_thread() -> None:
-        nonlocal calls, started
-        calls += 1
-        if calls > 60 and not started:
-            started = True
+        if is_timing() and not threads:  # a thread of the preparation would be from before all cases, see below
             threads.append(threading.Thread(target=burn, daemon=True))
             threads[0].start()
 
@@ -175,7 +173,7 @@ def test_a_thread_that_disturbs_the_others_ends_its_case_and_the_process_run_is_
         ending.set()
         for thread in threads:
             thread.join()
-    assert started
+    assert threads
     # here the repeated run has the same process, in which the thread is then one from before all cases
     assert own.row.status == "invalid"
     assert re.search("a thread that it started|its threads worked for", (own.row.reason or ""))
