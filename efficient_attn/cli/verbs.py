@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from ..garbage import garbage_collection_disabled
 from .output import print_json, print_result, to_json_text, write_file
 from .runs import choose_runs
 
@@ -248,6 +249,7 @@ def _export(args: Namespace) -> int:
     return print_result(args, files, [f"{name}: {file}" for name, file in files.items()])
 
 
+@garbage_collection_disabled(collect_first=False)  # it would search through all records, which have no cycles
 def compare(args: Namespace) -> int:
     """``efficient-attn compare``: compare two runs case by case."""
     from ..report import comparison_text, github_annotations

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
 
 PART_COUNT = 6  # suite, part, task, variant, sizes, options
 VARIANT_INDEX, SIZES_INDEX = 3, 4
@@ -16,29 +15,26 @@ def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
     unchanged = {name: name for name in names}, ""
     if not names or any(name.count("/") != PART_COUNT - 1 for name in names):
         return unchanged
-    fields_by_name = {name: _list_fields(name) for name in names}
-    shared = set.intersection(*map(set, fields_by_name.values()))
-    removed = [
-        (index, field)
-        for index, field in fields_by_name[names[0]]
-        if (index, field) in shared and index != VARIANT_INDEX and not (index == SIZES_INDEX and field[:1] == "n")
-    ]
+    parts_by_name = {name: name.split("/") for name in names}
+    short_parts: list[dict[str, str | None]] = []  # by index; None: all fields of the part are removed
+    removed: dict[str, None] = {}  # in order
+    for index, parts in enumerate(map(dict.fromkeys, zip(*parts_by_name.values(), strict=True))):  # few names differ
+        fields_by_part = {part: part.split("-") if index >= SIZES_INDEX else [part] for part in parts}
+        shared = set.intersection(*map(set, fields_by_part.values())) if index != VARIANT_INDEX else set[str]()
+        shared -= {field for field in shared if index == SIZES_INDEX and field[:1] == "n"}
+        removed |= dict.fromkeys(field for field in next(iter(fields_by_part.values())) if field in shared)
+        kept = {part: [field for field in fields if field not in shared] for part, fields in fields_by_part.items()}
+        short_parts.append({part: "-".join(fields) if fields else None for part, fields in kept.items()})
     short = {}
-    for name, fields in fields_by_name.items():
-        parts = groupby((pair for pair in fields if pair not in removed), key=lambda pair: pair[0])
-        short[name] = "/".join("-".join(field for _, field in pairs) for _, pairs in parts)
+    for name, parts in parts_by_name.items():
+        shortened = (by_part[part] for by_part, part in zip(short_parts, parts, strict=True))
+        short[name] = "/".join(part for part in shortened if part is not None)
     if len(set(short.values())) < len(short):
         return unchanged
-    return short, ", ".join(dict.fromkeys(field for _, field in removed))
+    return short, ", ".join(removed)
 
 
 def find_mechanism(name: str) -> tuple[str, str]:
     """The part and the mechanism of a case, the first one of a union, without options; a name of another tool twice."""
     parts = name.split("/")
     return (parts[1], re.split("[:|]", parts[VARIANT_INDEX])[0]) if len(parts) == PART_COUNT else (name, name)
-
-
-def _list_fields(name: str) -> list[tuple[int, str]]:
-    """The fields of a name with the index of their part; only sizes and options have several."""
-    parts = enumerate(name.split("/"))
-    return [(index, field) for index, part in parts for field in (part.split("-") if index >= SIZES_INDEX else [part])]

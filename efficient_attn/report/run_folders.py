@@ -42,7 +42,9 @@ def describe_run(folder: Path) -> RunFolder:
     last_session = (store.read_sessions(folder) or [{}])[-1]
     suite = last_session.get("suite")
     name = suite.get("name") if isinstance(suite, dict) else None
-    statuses = Counter(record.row.status for record in frames.read_records(folder, on_damage=lambda damage: None))
+    statuses = Counter(
+        record.row.status for record in frames.read_records(folder, keep_samples=lambda _: {}, on_damage=lambda _: None)
+    )
     size = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return RunFolder(
         folder=folder,

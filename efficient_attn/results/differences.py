@@ -36,8 +36,8 @@ class PairedRecord:
     baseline: PairedRecord | None
 
     @cached_property
-    def rounds(self) -> Rounds:
-        """`list_rounds`, which is needed for every case that is compared with a baseline."""
+    def baseline_rounds(self) -> Rounds:
+        """`list_rounds` as a baseline, which every case of its group is compared with; other cases' are not kept."""
         return list_rounds(self.record)
 
     @property
@@ -89,38 +89,39 @@ class Difference(NamedTuple):
 
 def measure_difference(old: PairedRecord, new: PairedRecord, by: Quantity, drift: float) -> Difference:
     """By pairs of process runs where those of the two runs alternated, otherwise by speedup where both allow it."""
-    if differences := _list_paired_differences(old, new):  # other programs slow down both of a pair
+    rounds = list_rounds(old.record), list_rounds(new.record)
+    if differences := _list_paired_differences(old.record, new.record, *rounds):  # others slow down both of a pair
         return Difference("latency", estimate_trimmed_mean(differences), len(differences))
-    have_rounds = old.rounds and new.rounds
-    means = (_estimate_mean_log(x.rounds) if have_rounds else _estimate_from_summary(x.record) for x in (old, new))
-    quantity, mean = "latency", subtract_means(*means, drift=drift)
     if by == "speedup" and old.baseline and new.baseline and share_baseline(old, new):
-        ratios = _estimate_ratio(old.rounds, old.baseline.rounds), _estimate_ratio(new.rounds, new.baseline.rounds)
-        if (relative := subtract_means(*ratios)).degrees:
-            quantity, mean = "speedup", relative
-    problem = _describe_disturbance(old, new, quantity) if mean.degrees else TOO_FEW_ROUNDS
-    return Difference(quantity, mean, problem=problem)
+        baselines = old.baseline.baseline_rounds, new.baseline.baseline_rounds
+        mean = subtract_means(*map(_estimate_ratio, rounds, baselines))
+        if mean.degrees:
+            return Difference("speedup", mean, problem=_describe_disturbance(old, new, "speedup"))
+    means = map(_estimate_mean_log, rounds) if all(rounds) else map(_estimate_from_summary, (old.record, new.record))
+    mean = subtract_means(*means, drift=drift)
+    problem = _describe_disturbance(old, new, "latency") if mean.degrees else TOO_FEW_ROUNDS
+    return Difference("latency", mean, problem=problem)
 
 
-def _list_paired_differences(old: PairedRecord, new: PairedRecord) -> list[float]:
+def _list_paired_differences(old: Record, new: Record, old_rounds: Rounds, new_rounds: Rounds) -> list[float]:
     """log(old / new) of each pair of process runs, if those of the two runs alternated in time; otherwise none.
 
     The two of a pair follow each other within seconds, so that the speed of the machine is the same for both.
     """
-    started = (pair.record.samples.get("started") or () for pair in (old, new))
+    started = (record.samples.get("started") or () for record in (old, new))
     starts = list(zip(*started, strict=False))
     alternated = all(a != b for a, b in starts) and all(max(x) < min(y) for x, y in itertools.pairwise(starts))
     if len(starts) < MIN_PAIRS or not alternated:
         return []
-    before, after = _average_by_process(old), _average_by_process(new)
+    before, after = _average_by_process(old_rounds), _average_by_process(new_rounds)
     pairs = [number for number in range(len(starts)) if number in before and number in after]
     return [before[n] - after[n] for n in pairs] if len(pairs) >= MIN_PAIRS else []
 
 
-def _average_by_process(pair: PairedRecord) -> dict[int, float]:
+def _average_by_process(rounds: Rounds) -> dict[int, float]:
     """The mean of log(milliseconds) over the rounds of each process run."""
     logs = defaultdict[int, list[float]](list)
-    for (process, _), value in pair.rounds.items():
+    for (process, _), value in rounds.items():
         logs[process].append(math.log(value))
     return {process: statistics.fmean(values) for process, values in logs.items()}
 

@@ -4,7 +4,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from .stats import median
 from .store import read, read_sessions
 
 UNMEASURED_STATUSES = ("skipped", "interrupted")  # of cases that did not run; their records are ignored
+SAMPLES_OF_TIMES = frozenset({"process", "started", "summary", "calls"})
+ROUND_VALUES = "round_ms"  # instead of latency_ms, which has every call
 MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of the environment; equal in comparable runs
 
 
@@ -30,14 +32,15 @@ class ImportedRun:
 
 
 def read_run(path: Path) -> ImportedRun:
-    """A run's folder (or its ``rows.jsonl``), or a pytest-benchmark JSON file. Raises `UsageError` for neither."""
+    """A run's folder (or its ``rows.jsonl``), or a pytest-benchmark JSON file, with the samples of times. Raises
+    `UsageError` for neither."""
     if path.suffix == ".json":
         return from_pytest_benchmark(path)
     folder = path.parent if is_shard(path) else path
     sessions = read_sessions(folder)
     return ImportedRun(
         name=str(path),
-        records=tuple(read(path)),
+        records=tuple(read(path, keep_samples=keep_times)),
         environments=[session.get("environment") or {} for session in sessions],
         command=sessions[-1].get("command") or () if sessions else (),
     )
@@ -59,9 +62,20 @@ def select_latest(records: Iterable[Record]) -> dict[str, Record]:
     return {record_stem(record): record for record in records if record.row.status not in UNMEASURED_STATUSES}
 
 
+def keep_times(samples: Mapping[str, Any]) -> dict[str, Any]:
+    """What `read_run` keeps of the samples of a record: those of times, reduced to one value for each round."""
+    kept = {name: samples[name] for name in SAMPLES_OF_TIMES.intersection(samples)}
+    return kept | {ROUND_VALUES: _list_medians(samples)} if "latency_ms" in samples else kept
+
+
 def list_round_values(record: Record) -> list[float]:
     """Milliseconds a call, one value for each round: the median of its samples. Empty without samples."""
-    return [median(samples) for samples in record.samples.get("latency_ms") or () if samples]
+    values = record.samples.get(ROUND_VALUES)
+    return _list_medians(record.samples) if values is None else values
+
+
+def _list_medians(samples: Mapping[str, Any]) -> list[float]:
+    return [median(calls) for calls in samples.get("latency_ms") or () if calls]
 
 
 # -- pytest-benchmark ----------------------------------------------------------------------------------------------
@@ -131,7 +145,7 @@ def list_timed(run: ImportedRun) -> list[Record]:
 
 
 def _export_record(record: Record) -> dict[str, Any]:
-    row_fields = {name: value for name, value in vars(record.row).items() if value not in (None, {})}
+    row_fields = {name: value for name, value in asdict(record.row).items() if value not in (None, {})}
     return {
         "group": name_group(record),
         "name": record.row.variant,

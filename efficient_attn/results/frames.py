@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,13 +17,18 @@ _PANDAS_DTYPES = {"str": "string", "Status": "string", "int": "Int64", "float": 
 COLUMN_DTYPES = {name: _PANDAS_DTYPES[type_name] for name, type_name in COLUMN_TYPES.items()}
 
 
-def read_records(run: Path, *, on_damage: Callable[[Damage], object] | None = None) -> list[Record]:
+def read_records(
+    run: Path,
+    *,
+    keep_samples: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    on_damage: Callable[[Damage], object] | None = None,
+) -> list[Record]:
     """A run's records from `store.read`, with the baseline of their part, if known.
 
     Rows contain it from schema 5 on. In older ones it is the variant of their part that was paired with itself,
     otherwise the suite's baseline, if the part contains it.
     """
-    records = read(run, on_damage=on_damage)
+    records = read(run, keep_samples=keep_samples, on_damage=on_damage)
     rows_without_baseline = [record.row for record in records if record.row.baseline is None]
     baseline_by_part = {record.row.part: record.row.variant for record in records if record.row.is_baseline}
     if any(row.part not in baseline_by_part for row in rows_without_baseline):
@@ -49,7 +55,9 @@ def find_suite_baseline(folder: Path) -> str | None:
 def make_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a DataFrame with fixed column types, even for empty columns, followed by the columns of tasks."""
     rows = list(rows)
-    fixed = pd.DataFrame([vars(row) for row in rows], columns=list(COLUMN_DTYPES)).astype(COLUMN_DTYPES)
+    fixed = pd.DataFrame(
+        {name: pd.Series([getattr(row, name) for row in rows], dtype=dtype) for name, dtype in COLUMN_DTYPES.items()}
+    )
     task_columns = dict.fromkeys(name_column(row, name) for row in rows for name in row.extra)
     if not task_columns:
         return fixed

@@ -57,7 +57,7 @@ def _parse_rows(runs: Iterable[Path], damages: list[Damage]) -> Gathered:
     rows: list[Row] = []
     added_values: list[tuple[Any, ...]] = []
     for path in runs:
-        records = frames.read_records(path, on_damage=damages.append)
+        records = frames.read_records(path, keep_samples=_select_samples, on_damage=damages.append)
         rows += [record.row for record in records]
         suite_baseline = frames.find_suite_baseline(store.find_rows_path(path).parent)
         baselines = [record.row.baseline or suite_baseline for record in records]
@@ -67,6 +67,10 @@ def _parse_rows(runs: Iterable[Path], damages: list[Damage]) -> Gathered:
     loaded = frames.make_frame(rows)
     added = pd.DataFrame(added_values, columns=list(ADDED_DTYPES), index=loaded.index).astype(ADDED_DTYPES)
     return Gathered(loaded, added)
+
+
+def _select_samples(samples: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: samples[name] for name in SAMPLES_READ.intersection(samples)}
 
 
 def _find_baseline_heads(records: Sequence[Record], baselines: Sequence[str | None]) -> list[int | None]:

@@ -74,25 +74,19 @@ def estimate_mean(values: Sequence[float], groups: Sequence[int] | None = None) 
     n = len(values)  # rarely above a hundred, for which numpy takes several times as long
     if not n:
         return Mean(math.nan, math.inf, 0)
-    center, squares = _sum_squares(values)
+    center = math.fsum(values) / n
     if n < 2:
         return Mean(center, math.inf, 0)
+    squares = math.fsum([(value - center) ** 2 for value in values])
     overall = Mean(center, math.sqrt(squares / (n - 1) / n), n - 1)
     parts = defaultdict[int, list[float]](list)
     for value, group in zip(values, groups, strict=True) if groups else ():
         parts[group].append(value)
     if len(parts) < 3 or len(parts) == n:
         return overall
-    summed = [(len(part), *_sum_squares(part)) for part in parts.values()]
-    between = math.fsum(size * (mean - center) ** 2 for size, mean, _ in summed) / (len(parts) - 1)
-    within = math.fsum(part for _, _, part in summed) / (n - len(parts))
+    explained = math.fsum([len(part) * (math.fsum(part) / len(part) - center) ** 2 for part in parts.values()])
+    between, within = explained / (len(parts) - 1), (squares - explained) / (n - len(parts))
     return Mean(center, math.sqrt(between / n), len(parts) - 1) if between > within else overall
-
-
-def _sum_squares(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the sum of squared differences from it."""
-    mean = math.fsum(values) / len(values)
-    return mean, math.fsum((value - mean) ** 2 for value in values)
 
 
 def estimate_trimmed_mean(values: Sequence[float]) -> Mean:

@@ -101,11 +101,18 @@ class RunWriter:
             raise StoreError(f"{self.folder}: {error.strerror or error}; {remedy}") from error
 
 
-def read(run: Path, *, on_damage: Callable[[shards.Damage], object] | None = None) -> list[Record]:
+def read(
+    run: Path,
+    *,
+    keep_samples: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    on_damage: Callable[[shards.Damage], object] | None = None,
+) -> list[Record]:
     """The records of a run (a folder, or one shard): the latest of each case, in the position of its first. Those of a
     session with several jobs are in the order of its plan instead, as they are stored in that of their ends.
 
-    on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning for each file.
+    keep_samples: what of a record's samples is kept, as a function of them; by default all, which take twice the memory
+    of the rows. on_damage: called with each damaged line that was skipped; by default a `DamagedRecord` warning for
+    each file.
     """
     sessions = read_intact_sessions(find_rows_path(run).parent, "machines keep the names in their rows")
     names = find_machine_names(sessions)
@@ -118,6 +125,8 @@ def read(run: Path, *, on_damage: Callable[[shards.Damage], object] | None = Non
                     (on_damage or damages.append)(line)
                 else:
                     line.row.machine = names.get((line.row.run_id, line.row.machine), line.row.machine)
+                    if keep_samples:
+                        line.samples = keep_samples(line.samples)
                     latest[shards.strip_digest(line.row.case_key)] = line
     shards.warn_of_damages(damages)
     order = {digest: n for session in sessions for n, digest in enumerate(session.get(ORDER_KEY, ()))}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def _read_results(folder: Path) -> dict[str, Any]:
     results = {}
     for record in read(folder / "out"):
         if record.row.mode != "forward":
-            row = vars(record.row) | {"run_id": None, "extra": None}
+            row = asdict(record.row) | {"run_id": None, "extra": None}
             extra = {name: value for name, value in record.row.extra.items() if name not in TIMES}
             results[record.row.case_key] = row, extra, record.samples
     return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def _read_results(folder: Path) -> dict[str, Any]:
     results = {}
     for record in read(folder / "out"):
         extra = {name: x for name, x in record.row.extra.items() if name not in TIMES}
-        results[record.row.case_key] = vars(record.row) | {"run_id": None, "extra": extra}, record.samples
+        results[record.row.case_key] = asdict(record.row) | {"run_id": None, "extra": extra}, record.samples
     return results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def make_comparable(records: Iterable[Record]) -> list[Any]:
     comparable = []
     for record in records:
         extra = {name: value for name, value in record.row.extra.items() if name not in TIMES}
-        comparable.append((vars(record.row) | {"extra": extra, "run_id": None}, record.samples))
+        comparable.append((asdict(record.row) | {"extra": extra, "run_id": None}, record.samples))
     return comparable
 
 

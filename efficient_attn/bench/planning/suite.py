@@ -19,6 +19,8 @@ from ...resources import find_suites_folder, list_suite_names, parse_toml, read_
 from ..task_registry import TaskTable, find_task, group_words, list_tasks
 from .suite_schema import TABLES, GridTable, SuitePart, format_problem, list_nested_keys
 
+MAX_SECONDS = 1e9  # thirty years; a number of rounds is computed from seconds, so that they are finite
+
 
 class Suite(GridTable):
     """A suite as in its file. Without ``[[part]]`` it is one grid.
@@ -38,8 +40,8 @@ class Suite(GridTable):
     max_rounds: Annotated[int, Field(ge=2, strict=True)] | None = None
     processes: Annotated[int, Field(ge=1, strict=True)] = 4
     half_width: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    budget_s: Annotated[float, Field(gt=0)] = 60.0
-    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    budget_s: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 60.0
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 600.0
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     warm_up_calls: Annotated[int, Field(ge=0, le=100, strict=True)] = 0
     plugins: tuple[str, ...] = ()

@@ -17,8 +17,8 @@ from ...results.differences import (
     pair_with_baselines,
     subtract_means,
 )
-from ...results.exchange import list_round_values, name_group
-from ...results.rows import Record
+from ...results.exchange import keep_times, list_round_values, name_group
+from ...results.rows import COLUMNS, Record
 from ...results.stats import Mean
 from .ledger import Claim, ClaimRule
 from .measurement import BASIS_ROUNDS, BASIS_SINGLE, MAX_EXPONENT, Measurement, average_measurements, fit_power
@@ -81,7 +81,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
             make_evidence_row(
                 entry.record, entry.baseline and entry.baseline.record, sessions.get(str(entry.record.row.run_id), {})
             )
-            for entry in pair_with_baselines(frames.read_records(run)).values()
+            for entry in pair_with_baselines(frames.read_records(run, keep_samples=keep_times)).values()
             if entry.ok
         ]
     return Evidence(rows)
@@ -90,7 +90,7 @@ def read_evidence(runs: Sequence[Path]) -> Evidence:
 def make_evidence_row(record: Record, baseline: Record | None, session: Mapping[str, Any]) -> EvidenceRow:
     """A row for claims, with its baseline, and the date and protocol of its session."""
     row = record.row
-    values = {name: value for name, value in vars(row).items() if name != "extra"}
+    values = {name: getattr(row, name) for name in COLUMNS if name != "extra"}
     values |= {frames.name_column(row, name): value for name, value in row.extra.items()}
     values["case"] = "".join(row.case_key.split("/")[2:3])
     loss = values.get(LOSS_COLUMN)

@@ -22,6 +22,7 @@ from efficient_attn.results.exchange import (
     to_github_action,
     to_pytest_benchmark,
 )
+from efficient_attn.results.rows import Record
 
 pytestmark = pytest.mark.slow
 
@@ -184,6 +185,17 @@ def test_other_files_are_refused_in_one_line(text: str, message: str, tmp_path: 
         read_run(tmp_path / "a.json")
     with pytest.raises(UsageError, match=r"gone\.json: cannot be read: No such file"):
         read_run(tmp_path / "gone.json")
+
+
+def test_a_run_is_read_with_one_value_for_each_round(tmp_path: Path) -> None:
+    rounds = [[1.0, 9.0, 2.0], [3.0], [5.0, 4.0]]
+    samples = {"latency_ms": rounds, "process": [0, 0, 1], "calls": 3, "kernels": ["mm"], "seen": [{}]}
+    original = Record(record("full", 64, steady(10)).row, samples)
+    write(tmp_path / "run", [original])
+    (kept,) = read_run(tmp_path / "run").records
+    assert kept.row == original.row
+    assert kept.samples == {"round_ms": list_round_values(original), "process": [0, 0, 1], "calls": 3}
+    assert list_round_values(kept) == list_round_values(original) == [2.0, 3.0, 5.0]
 
 
 def test_a_runs_rows_file_names_the_run(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,7 @@ def test_a_published_run_of_an_older_schema_is_read(schema: int) -> None:
     )
     for before, after in zip(old, new, strict=True):
         assert after.samples == before.pop("samples")
-        assert vars(after.row).items() >= {k: v for k, v in before.items() if k not in ("schema", "crc")}.items()
+        assert asdict(after.row).items() >= {k: v for k, v in before.items() if k not in ("schema", "crc")}.items()
         assert after.row.part == before["case_key"].split("/")[1]
         assert (after.row.baseline, after.row.extra) == (None, {})
         assert after.row.cache == before.get("cache", None if after.row.mode is None else "warm")
@@ -288,5 +288,6 @@ def test_numpys_numbers_are_numbers_and_nothing_else_is() -> None:
 def test_a_failure_keeps_the_case_and_nothing_that_was_measured() -> None:
     row = Row(case_key="a/b", variant="full", batch=2, seq_len=8, causal=True, latency_ms=-1.0, extra={"x": 1})
     failure = Record(row, {"latency_ms": [[-1.0]]}).as_failure("why")
-    assert failure == Record(Row(**{**vars(row), "latency_ms": None, "extra": {}, "status": "error", "reason": "why"}))
+    changed = {"latency_ms": None, "extra": {}, "status": "error", "reason": "why"}
+    assert failure == Record(Row(**asdict(row) | changed))
     assert Record.from_line(failure.to_line()) == failure

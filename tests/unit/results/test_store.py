@@ -175,6 +175,13 @@ def test_a_later_shard_supersedes_whenever_it_was_written(tmp_path: Path) -> Non
         assert set(writer.statuses) == {"a#2", "b#1"}
 
 
+def test_only_the_samples_that_are_asked_for_are_kept(tmp_path: Path) -> None:
+    write(tmp_path, "a#1", "b#1")
+    records = read(tmp_path, keep_samples=lambda samples: {name: x[:1] for name, x in samples.items()})
+    assert [each.samples for each in records] == [{"times": [1.0]}] * 2
+    assert [each.row for each in records] == [each.row for each in read(tmp_path)]
+
+
 # -- the disk ------------------------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,8 @@ WRONG = {
     "zero heads": (HEAD + "dims = { heads = 0 }\n" + TAIL, ["dims.heads", "got 0"]),
     "one round": (HEAD + "rounds = 1\n" + TAIL, ["rounds", "got 1"]),
     "no budget": (HEAD + "budget_s = 0\n" + TAIL, ["budget_s", "got 0"]),
+    "infinite budget": (HEAD + "budget_s = inf\n" + TAIL, ["budget_s", "got inf"]),
+    "infinite time limit": (HEAD + "timeout_s = inf\n" + TAIL, ["timeout_s", "got inf"]),
     "memory budget": (HEAD + 'memory_budget = "16GX"\n' + TAIL, ["memory_budget: '16GX' is not a size such as 8GB"]),
     "no memory budget": (HEAD + "memory_budget = 0\n" + TAIL, ["memory_budget: '0' is not a size"]),
     "memory budget of truth": (HEAD + "memory_budget = true\n" + TAIL, ["memory_budget: 'True' is not a size"]),
