@@ -17,7 +17,8 @@ from typing import Any, TextIO
 from ..errors import UnsupportedError, UsageError, describe_exception, describe_text, is_out_of_memory
 from .flags import check_flags
 from .parser import make_parser
-from .verbs import load_guarded_plugin, report_stop
+from .stopping import report_stop
+from .verbs import load_guarded_plugin
 
 # silences torch's profiler and allocator on stderr; set before torch is imported
 LOG_LEVELS = {"KINETO_LOG_LEVEL": "99", "TORCH_CPP_LOG_LEVEL": "ERROR"}

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..garbage import garbage_collection_disabled
 from .output import print_json, print_result, to_json_text, write_file
 from .runs import choose_runs
+from .stopping import interruptible_by_sigterm, report_stop
 
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.planning.plan import Overrides
-
-INTERRUPTED, TERMINATED = 130, 143
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which schedulers and containers send before they kill a process."""
-
-
-@contextmanager
-def interruptible_by_sigterm() -> Iterator[None]:
-    """Raise `Terminated` on SIGTERM in this context, in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def report_stop(stop: KeyboardInterrupt, remedy: str = "") -> int:
-    """Print that the command was stopped, and how to continue; returns the exit code."""
-    cause, code = ("terminated", TERMINATED) if isinstance(stop, Terminated) else ("interrupted", INTERRUPTED)
-    print(f"efficient-attn: {cause}{'; ' if remedy else ''}{remedy}", file=sys.stderr)
-    return code
 
 
 def doctor(args: Namespace) -> int:

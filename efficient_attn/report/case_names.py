@@ -23,8 +23,8 @@ def shorten_names(names: Sequence[str]) -> tuple[dict[str, str], str]:
         shared = set.intersection(*map(set, fields_by_part.values())) if index != VARIANT_INDEX else set[str]()
         shared -= {field for field in shared if index == SIZES_INDEX and field[:1] == "n"}
         removed |= dict.fromkeys(field for field in next(iter(fields_by_part.values())) if field in shared)
-        kept = {part: [field for field in fields if field not in shared] for part, fields in fields_by_part.items()}
-        short_parts.append({part: "-".join(fields) if fields else None for part, fields in kept.items()})
+        distinct = {part: [field for field in fields if field not in shared] for part, fields in fields_by_part.items()}
+        short_parts.append({part: "-".join(fields) if fields else None for part, fields in distinct.items()})
     short = {}
     for name, parts in parts_by_name.items():
         shortened = (by_part[part] for by_part, part in zip(short_parts, parts, strict=True))

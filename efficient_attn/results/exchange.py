@@ -64,8 +64,8 @@ def select_latest(records: Iterable[Record]) -> dict[str, Record]:
 
 def keep_times(samples: Mapping[str, Any]) -> dict[str, Any]:
     """What `read_run` keeps of the samples of a record: those of times, reduced to one value for each round."""
-    kept = {name: samples[name] for name in SAMPLES_OF_TIMES.intersection(samples)}
-    return kept | {ROUND_VALUES: _list_medians(samples)} if "latency_ms" in samples else kept
+    times = {name: samples[name] for name in SAMPLES_OF_TIMES.intersection(samples)}
+    return times | {ROUND_VALUES: _list_medians(samples)} if "latency_ms" in samples else times
 
 
 def list_round_values(record: Record) -> list[float]:

@@ -15,7 +15,7 @@ import pytest
 from efficient_attn import cli
 from efficient_attn.cli import console, values
 from efficient_attn.cli.parser import make_parser
-from efficient_attn.cli.verbs import Terminated, interruptible_by_sigterm, report_stop
+from efficient_attn.cli.stopping import Terminated, interruptible_by_sigterm, report_stop
 from efficient_attn.results.compare import compare
 
 
