@@ -27,7 +27,7 @@ OVER_BUDGET = "one call takes longer than its budget"  # start of the reason of 
 Value: TypeAlias = float | int | str | bool | None  # added by a task
 
 
-@dataclass(kw_only=True, slots=True)  # with a dictionary each, a million rows would take 4 GB more
+@dataclass(kw_only=True, slots=True)  # with a dictionary each, a million rows would take 0.9 GB more
 class Row:
     """The result of one case. Columns that do not apply are None. Times are in ms, sizes in bytes, rates per second.
 
@@ -207,7 +207,7 @@ class Record:
         _check_extra(body["extra"])
         check(body)
         samples = body.pop("samples")
-        # the parser's own names, which are other objects, would take three times as long to match with the columns
+        # the parser's own names, which are other objects, would take four times as long to match with the columns
         row = Row(**dict(zip(COLUMNS, _get_values(body), strict=True)))
         for name in REPEATED_COLUMNS:
             if text := getattr(row, name):

@@ -2,9 +2,9 @@
 
     python suites/trials/killed_runs.py [KILLS [SIGNAL ...]]
 
-A run of sixteen small groups and of four trainings is ended by one of the signals (KILL by default; others: TERM, HUP,
-INT) and resumed until it is complete, then a new run begins, until there were KILLS (100 by default). Scores have to be
-those of a run that was not interrupted. Linux only.
+A run of sixteen small groups and of the trainings of two mechanisms is ended by one of the signals (KILL by default;
+others: TERM, HUP, INT) and resumed until it is complete, then a new run begins, until there were KILLS (100 by
+default). Scores have to be those of a run that was not interrupted. Linux only.
 """
 
 from __future__ import annotations
