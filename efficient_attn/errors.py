@@ -1,6 +1,7 @@
 """The package's exceptions, the message for unknown names, and deprecated attributes."""
 
 import difflib
+import errno
 import os
 import traceback
 import warnings
@@ -10,7 +11,8 @@ from typing import Any
 
 LIBRARIES = (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")  # this package, Python's, and frozen code
 
-OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate", "MemoryError")  # parts of torch's messages
+# parts of the messages of torch, and of the loader of libraries
+OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate", "MemoryError", "failed to map segment")
 
 
 class UsageError(ValueError):
@@ -26,8 +28,10 @@ class NotInstalled(UsageError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was too little memory, which torch reports as a `RuntimeError` of the processor's memory."""
-    is_described = isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+    """Whether there was too little memory, also for loading a library, or for torch, which raises a `RuntimeError`."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    is_described = isinstance(error, RuntimeError | ImportError) and any(text in str(error) for text in OUT_OF_MEMORY)
     return is_described or isinstance(error, MemoryError)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 
-from ..errors import UsageError, make_unknown_error
+from ..errors import UsageError, is_out_of_memory, make_unknown_error
 from .task import Task
 
 GROUP = "efficient_attn.tasks"  # the entry-point group for tasks of other packages
@@ -43,6 +43,8 @@ def find_task(target: str) -> Task:
     try:
         task = getattr(importlib.import_module(module), attribute)
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise UsageError(f"the task {target} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(task, Task):
         raise UsageError(f"{target} is not a task")

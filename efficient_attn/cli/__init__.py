@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _discard(sys.stdout)
         return 0
     except OSError as error:
+        if is_out_of_memory(error):
+            return _report_memory(error)
         if error.filename is not None:  # not the output
             _print_error(f"{str(error.filename)[:MAX_SHOWN_PATH]}: {error.strerror or error}")
             return 2
@@ -56,13 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:
         if is_out_of_memory(error):
-            _print_error(f"not enough memory: {describe_text(error)[:MAX_SHOWN_PATH] or 'for this command'}")
-            return 1
+            return _report_memory(error)
         if os.environ.get(DEBUG):
             raise
         advice = f"please report it, with the command; {DEBUG}=1 shows where it happened"
         _print_error(f"{UNEXPECTED}: {describe_exception(error)}; {advice}")
         return 1
+
+
+def _report_memory(error: Exception) -> int:
+    _print_error(f"not enough memory: {describe_text(error)[:MAX_SHOWN_PATH] or 'for this command'}")
+    return 1
 
 
 def _run_command(arguments: list[str]) -> int:

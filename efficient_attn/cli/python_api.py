@@ -56,13 +56,15 @@ class Run:
     def recommend(self, **requirements: Any) -> Recommendation:
         """The mechanisms that satisfy the requirements, the fastest first; keywords are the fields of
         `requirements.Requirements`. Raises `UsageError` for a run without timings, or with disturbed timings only."""
-        from ..report.answers.recommendation import RecommendationData, check_rows, recommend
+        from ..report.answers.recommendation import recommend
+        from ..report.answers.recommendation_data import RecommendationData, check_rows
         from ..report.answers.requirements import Requirements
         from ..report.gather import gather
 
-        data = RecommendationData.of(gather([self.folder]).rows)
+        question = Requirements(**requirements)
+        data = RecommendationData.of(gather([self.folder]).rows, requirements=question)
         check_rows(data)
-        return recommend(data, Requirements(**requirements))
+        return recommend(data, question)
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the first rows' most used columns."""

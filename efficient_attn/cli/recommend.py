@@ -59,8 +59,8 @@ def recommend(args: Namespace) -> int:
     """``efficient-attn recommend``: the fastest mechanisms that satisfy the requirements."""
     from ..instruments.environment import name_machine
     from ..report.answers import recommendation_text
-    from ..report.answers.recommendation import RecommendationData, check_rows
     from ..report.answers.recommendation import recommend as answer
+    from ..report.answers.recommendation_data import RecommendationData, check_rows
     from ..report.answers.requirements import Requirements
     from ..report.gather import gather
 
@@ -74,7 +74,7 @@ def recommend(args: Namespace) -> int:
     requirements = Requirements(**limits)
     runs = choose_runs("recommend", args.run, "*/rows.jsonl*", "local/*/rows.jsonl*")
     gathered = gather(runs)
-    data = RecommendationData.of(gathered.rows, gathered.sessions)
+    data = RecommendationData.of(gathered.rows, gathered.sessions, requirements=requirements)
     check_rows(data)
     recommendation = answer(data, requirements, local_machine=name_machine())
     if args.json:

@@ -26,6 +26,9 @@ DISTINGUISHING_COLUMNS = ["kv_heads", "kv_len", "cache", "compiled", "cuda_graph
 DISTINGUISHING_COLUMNS += ["backend_used", "run_id"]
 # identify a result
 RESULT_KEY_COLUMNS = [*SETTING_COLUMNS, "causal", "mode", "task", "inputs", "seq_len", "layer", "label"]
+# from which labels are made
+LABELLED_COLUMNS = ["variant", "backend", "kv_heads", "baseline_kv_heads", "baseline", "status", "part"]
+LABELLED_COLUMNS += [*RESULT_KEY_COLUMNS[:-1], *DISTINGUISHING_COLUMNS]
 PART_COLUMNS = ["swap.segment"]  # of parts of a result, which a resumed run may have measured in different sessions
 NUMERIC_COLUMNS = ["seq_len", "layer", "peak_memory_bytes", "state_bytes"]
 _INTERVAL_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
@@ -82,13 +85,19 @@ def add_labels(rows: Frame) -> Frame:
     part_columns = [name for name in PART_COLUMNS if name in rows]
     rows = rows.assign(label=label, is_baseline=(label == rows["baseline"]) & ~other_heads)
     test = rows["part"].where(rows["mode"] == "train")  # models of another part of the suite are another test
+    ok_rows = rows.assign(test=test)[rows["status"] == "ok"]
+    keys = [name for name in (*RESULT_KEY_COLUMNS, "test", *part_columns) if name not in ("inputs", "label")]
+    results = ok_rows.groupby(keys, dropna=False, sort=False).ngroup()  # one number is grouped faster than many columns
+    ok_rows = ok_rows[["mode", *DISTINGUISHING_COLUMNS]].assign(result=results)
     for column in DISTINGUISHING_COLUMNS:
-        ok_rows = rows.assign(test=test)[rows["status"] == "ok"]
-        # inputs of fidelity have separate tables; inputs of training are attempts
-        ok_rows = ok_rows[ok_rows["mode"].notna() & (ok_rows["mode"] != "train")] if column == "inputs" else ok_rows
-        key_columns = [name for name in (*RESULT_KEY_COLUMNS, "test", *part_columns) if name != column]
-        several = ok_rows.groupby(key_columns, dropna=False)[column].transform("nunique") > 1
-        unclear = rows["label"].isin(ok_rows.loc[several, "label"].unique()) & rows[column].notna()
+        compared = ok_rows.assign(label=rows["label"])
+        if column == "inputs":  # of fidelity they have separate tables; of training they are attempts
+            compared = compared[compared["mode"].notna() & (compared["mode"] != "train")]
+        if compared[column].nunique() < 2:
+            continue
+        key_columns = [name for name in ("result", "inputs", "label") if name != column]
+        several = compared.groupby(key_columns, dropna=False)[column].transform("nunique") > 1
+        unclear = rows["label"].isin(compared.loc[several, "label"].unique()) & rows[column].notna()
         extended = [
             f"{x} ({column}={value})" for x, value in rows.loc[unclear, ["label", column]].itertuples(index=False)
         ]

@@ -37,7 +37,8 @@ from efficient_attn.cli.recommend import show_answer
 from efficient_attn.report import page
 from efficient_attn.report.answers.better_neighbours import BetterNeighbour, Competitor, find_better_neighbours
 from efficient_attn.report.answers.quality import Quality
-from efficient_attn.report.answers.recommendation import RecommendationData, recommend
+from efficient_attn.report.answers.recommendation import recommend
+from efficient_attn.report.answers.recommendation_data import RecommendationData
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.approximation_errors import find_refusal
 from efficient_attn.report.comparable_quality import canonicalise_spec

@@ -26,7 +26,8 @@ from typing import Any
 
 from efficient_attn import units
 from efficient_attn.report.answers.cost_curves import CONFIG_COLUMNS, make_mechanism_key
-from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
+from efficient_attn.report.answers.recommendation import Recommendation, recommend
+from efficient_attn.report.answers.recommendation_data import RecommendationData
 from efficient_attn.report.answers.requirements import SHAPE, Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.report.select import add_labels

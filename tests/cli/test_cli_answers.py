@@ -12,7 +12,8 @@ import report_runs as runs
 from shell import Command
 
 from efficient_attn.cli.recommend import show_answer
-from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
+from efficient_attn.report.answers.recommendation import Recommendation, recommend
+from efficient_attn.report.answers.recommendation_data import RecommendationData
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.results.rows import Record

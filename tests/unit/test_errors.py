@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from efficient_attn.errors import UnsupportedError, UsageError, make_unknown_error
+from efficient_attn.errors import UnsupportedError, UsageError, is_out_of_memory, make_unknown_error
 
 
 def test_the_message_has_the_nearest_choice_and_the_location() -> None:
@@ -37,3 +39,21 @@ def test_names_of_other_types_are_formatted_as_text() -> None:
 @pytest.mark.parametrize(("kind", "base"), [(UsageError, ValueError), (UnsupportedError, RuntimeError)])
 def test_errors_derive_from_builtin_exceptions(kind: type[Exception], base: type[Exception]) -> None:
     assert issubclass(kind, base)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ImportError("libtorch_cpu.so: cannot open shared object file"), False),
+        (ValueError("out of memory"), False),
+    ],
+    ids=str,
+)
+def test_too_little_memory_is_recognized(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected

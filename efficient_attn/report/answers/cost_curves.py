@@ -14,6 +14,7 @@ from ...errors import make_deprecated_alias
 from ...results.differences import MAX_DISTURBED_SHARE
 from ...results.stats import Estimate
 from ...spec import format_label
+from .. import select
 from ..comparable_quality import canonicalise_spec
 from ..gather import Frame
 from .pooled_times import Z_95, PooledTimes, Timing, estimate_log_error, pool_times
@@ -26,6 +27,9 @@ BYTE_COLUMNS = ("peak_memory_bytes", "state_bytes")
 TIME_COLUMNS = [f"{name}{end}" for name in ("latency_ms", "speedup") for end in ("", "_low", "_high")]
 ROW_COLUMNS = ["variant", "backend", "kv_heads", "seq_len", "run_id", "part", "case_key", "is_baseline"]
 ROW_COLUMNS += ["baseline", "process_peak_bytes", *BYTE_COLUMNS, *TIME_COLUMNS]
+# of rows from which curves are made; "is_baseline" is added with the labels
+TIMING_COLUMNS = [*dict.fromkeys([*CONFIG_COLUMNS, *ROW_COLUMNS, *select.LABELLED_COLUMNS, "contaminated", "rounds"])]
+TIMING_COLUMNS.remove("is_baseline")
 DEFAULT_ERROR = 0.05  # standard error of log time for rows without an interval
 MAX_LENGTH_RATIO = 64  # no interpolation between lengths that are further apart
 # deviation of a log-log curve from the line between two points, per squared unit of log(length): covers 19 of 20
@@ -180,14 +184,20 @@ def is_disturbed(rows: Frame) -> Any:
     return contaminated.fillna(0) > MAX_DISTURBED_SHARE * rounds.fillna(1)
 
 
-def split_by_config(rows: Frame, run_names: Mapping[Any, str]) -> list[tuple[dict[str, Any], list[CostCurve]]]:
-    """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. rows: with labels
-    (`select.add_labels`). run_names: by session."""
-    timed = rows[(rows["status"] == "ok") & (rows["task"] == "speed") & rows["mode"].notna() & rows["seq_len"].notna()]
-    timed = timed[timed["latency_ms"].notna() & (timed["fill"].isna() | (timed["fill"] == "full"))]
-    timed = timed[~is_disturbed(timed)].astype({"seq_len": int})
-    records: list[_RowDict] = timed[[*CONFIG_COLUMNS, *ROW_COLUMNS]].to_dict("records")
-    records = [{name: value if units.is_present(value) else None for name, value in row.items()} for row in records]
+def find_timed(rows: Frame) -> Frame:
+    """The rows that curves are made from: timed, verified, and not disturbed by other programs. rows: with labels
+    (`select.add_labels`)."""
+    is_timed = (rows["status"] == "ok") & (rows["task"] == "speed") & (rows["fill"].isna() | (rows["fill"] == "full"))
+    is_timed &= rows[["mode", "seq_len", "latency_ms"]].notna().all(axis=1)
+    timed = rows.loc[is_timed & ~is_disturbed(rows), [*CONFIG_COLUMNS, *ROW_COLUMNS]].astype({"seq_len": int})
+    timed = timed.astype(object)
+    return timed.where(timed.notna(), None)
+
+
+def split_by_config(timed: Frame, run_names: Mapping[Any, str]) -> list[tuple[dict[str, Any], list[CostCurve]]]:
+    """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. timed: rows of
+    `find_timed`. run_names: by session."""
+    records: list[_RowDict] = timed.to_dict("records")
     for row in records:
         row["run_id"] = str(row["run_id"])
         row["run"] = run_names.get(row["run_id"], row["run_id"])

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ... import units
-from ...errors import UsageError, make_deprecated_alias, make_unknown_error
-from .. import select
+from ...errors import make_deprecated_alias, make_unknown_error
 from ..comparable_quality import QualityFigure
-from ..gather import Frame
 from .better_neighbours import BetterNeighbour, Competitor, find_better_neighbours, is_significantly_better
-from .cost_curves import CONFIG_COLUMNS, CostAtLength, CostCurve, is_disturbed, split_by_config
+from .cost_curves import CostAtLength, CostCurve
 from .pooled_times import GROUP_SPREAD, Z_95
-from .quality import Quality
+from .recommendation_data import RecommendationData
 from .requirements import Requirements, find_dtype_refusal, find_nearest, matches
 
 MIN_MECHANISMS = 2  # timed on this machine, else the machine with most timings is used
@@ -85,28 +83,6 @@ class Recommendation:
         return tuple(choice for choice in self.choices if choice.rank == 1)
 
 
-@dataclass(frozen=True)
-class RecommendationData:
-    """Rows prepared for many calls of `recommend`. disturbed: configurations of the timed rows left out because other
-    programs ran in most of their rounds. dtype: if given, backends that do not run in it are left out."""
-
-    curves_by_config: tuple[tuple[Mapping[str, Any], tuple[CostCurve, ...]], ...]
-    quality: Quality
-    disturbed: tuple[Mapping[str, Any], ...] = ()
-    dtype: str | None = None
-
-    @classmethod
-    def of(cls, rows: Frame, sessions: Iterable[Mapping[str, Any]] = ()) -> RecommendationData:
-        """Prepare rows returned by `gather` or `efficient_attn.load`. sessions: those of `gather`, which name runs."""
-        names = {session.get("run_id"): session["run"] for session in sessions}
-        for column in {"baseline_kv_heads", "mean_value_error"} - {*rows.columns}:
-            rows = rows.assign(**{column: float("nan")})
-        timed = rows[rows["task"] == "speed"]
-        curves_by_config = tuple((config, tuple(x)) for config, x in split_by_config(select.add_labels(timed), names))
-        configs = timed.loc[is_disturbed(timed), CONFIG_COLUMNS].astype(object)
-        return cls(curves_by_config, Quality(rows), tuple(configs.where(configs.notna(), None).to_dict("records")))
-
-
 def recommend(
     data: RecommendationData, requirements: Requirements, *, local_machine: str | None = None
 ) -> Recommendation:
@@ -116,9 +92,8 @@ def recommend(
     machine with most timings are used. Raises `UsageError` for a machine without rows, and for a task without scores.
     """
     data.quality.check(requirements)
-    machine_names = sorted({str(config["machine"]) for config, _ in data.curves_by_config})
-    if requirements.machine and not any(requirements.machine in name for name in machine_names):
-        raise make_unknown_error("machine", requirements.machine, machine_names)
+    if requirements.machine and not any(requirements.machine in name for name in data.machines):
+        raise make_unknown_error("machine", requirements.machine, data.machines)
     answer = _choose_answer(data, requirements, local_machine)
     measured = None if answer.timed_count else find_nearest(data.curves_by_config, requirements)
     runnable = replace(data, dtype=requirements.dtype)
@@ -281,12 +256,3 @@ def is_slower(cost: CostAtLength, other: CostAtLength) -> bool:
     if cost.between != other.between:  # not measured together: add the spread between groups
         half_width = math.hypot(half_width, Z_95 * math.sqrt(2) * GROUP_SPREAD)
     return math.log(cost.latency.value / other.latency.value) > half_width
-
-
-def check_rows(data: RecommendationData) -> None:
-    """Raise `UsageError` if no row has a usable time."""
-    if not data.curves_by_config:
-        reason = "these runs contain no timings; pass runs of suites such as quickstart, promises or decode"
-        if data.disturbed:
-            reason = f"all {len(data.disturbed)} timed rows were disturbed by other programs; use an idle machine"
-        raise UsageError(f"recommend: {reason}")

@@ -13,6 +13,7 @@ from ... import units
 from ...errors import UsageError
 from ...variants import BACKEND_DTYPES
 from .. import formatting
+from ..gather import Frame
 from .cost_curves import CostCurve
 
 Mode = Literal["forward", "forward_backward", "prefill", "decode"]
@@ -117,6 +118,13 @@ def matches(config: Mapping[str, Any], requirements: Requirements) -> bool:
     fixed = {name: getattr(requirements, name) for name in ("mode", "device", *SHAPE)}
     fixed["causal"] = requirements.resolved_causal
     return all(value in (None, config[name]) for name, value in fixed.items())
+
+
+def filter_uses(rows: Frame, requirements: Requirements) -> Frame:
+    """The rows whose mode, device and direction are those of the requirements."""
+    is_use = (rows["mode"] == requirements.mode) & (rows["device"] == requirements.device)
+    causal = requirements.resolved_causal
+    return rows[is_use if causal is None else is_use & (rows["causal"] == causal)]
 
 
 def find_dtype_refusal(label: str, dtype: str | None) -> str:

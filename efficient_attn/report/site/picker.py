@@ -12,7 +12,8 @@ from ...results.stats import Estimate
 from .. import formatting
 from ..answers.cost_curves import CostAtLength, CostCurve
 from ..answers.pooled_times import GROUP_SPREAD, Z_95
-from ..answers.recommendation import Candidate, Recommendation, RecommendationData, recommend
+from ..answers.recommendation import Candidate, Recommendation, recommend
+from ..answers.recommendation_data import RecommendationData
 from ..answers.requirements import SHAPE, Mode, Requirements, matches
 from ..approximation_errors import SHARED_KV_MECHANISMS
 from ..comparable_quality import ROUNDING_ERROR, QualityFigure

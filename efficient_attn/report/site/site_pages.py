@@ -15,7 +15,7 @@ from ...results.sanitize import sanitize_line
 from .. import formatting, page
 from ..answers.decision_table import make_decision_tables
 from ..answers.quality import Quality
-from ..answers.recommendation import RecommendationData
+from ..answers.recommendation_data import RecommendationData
 from ..claims import claims_text
 from ..claims.verdicts import VERDICTS, ClaimVerdict
 from ..tables import ReportCell, ReportTable

@@ -16,6 +16,7 @@ from efficient_attn.report.answers.cost_curves import (
     TIME_BEND,
     CostAtLength,
     CostCurve,
+    find_timed,
     interpolate,
     interpolate_bytes,
     split_by_config,
@@ -141,7 +142,7 @@ def test_rows_of_one_configuration_form_a_curve_per_mechanism(tmp_path: Path) ->
     records = [*runs.speed(lengths=(512, 1024)), *runs.speed(causal=True, lengths=(512,))]
     found = gather.gather([runs.write_run(tmp_path / "run", records), again])
     rows = approximation_errors.add_errors(select.add_labels(found.rows))
-    places = split_by_config(rows, {"quickstart-2": "again"})
+    places = split_by_config(find_timed(rows), {"quickstart-2": "again"})
     assert [place["causal"] for place, _ in places] == [False, True]
     curves = {curve.label: curve for curve in places[0][1]}
     full, window = curves["full"], curves["sliding_window:window=128"]

@@ -15,10 +15,9 @@ from efficient_attn.report.answers import recommendation_text
 from efficient_attn.report.answers.recommendation import (
     Candidate,
     Recommendation,
-    RecommendationData,
-    check_rows,
     recommend,
 )
+from efficient_attn.report.answers.recommendation_data import RecommendationData, check_rows
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.results.gathered import load
@@ -307,3 +306,14 @@ def test_recommendations_agree_with_published_groups() -> None:
         assert found.right >= 0.9 * (found.questions - found.unanswered)
         assert found.unanswered <= 6
         assert found.broken == 0
+
+
+@pytest.mark.parametrize("mode", ["forward", "prefill", "decode"])
+@pytest.mark.parametrize("causal", [None, True])
+def test_data_for_one_question_give_the_answer_of_all_data(mode: Any, causal: bool | None, tmp_path: Path) -> None:
+    records = [*runs.speed(lengths=(512, 1024)), *runs.speed(causal=True, lengths=(512,)), *runs.decode()]
+    rows = gather([runs.write_run(tmp_path, [*records, *runs.fidelity()])]).rows
+    for seq_len in (512, 700, 4096):
+        question = Requirements(seq_len=seq_len, mode=mode, causal=causal)
+        answers = [recommend(RecommendationData.of(rows, requirements=x), question) for x in (None, question)]
+        assert answers[0] == answers[1]

@@ -12,7 +12,8 @@ from learned_runs import attempt
 from shell import run
 
 from efficient_attn.report.answers import recommendation_text
-from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
+from efficient_attn.report.answers.recommendation import Recommendation, recommend
+from efficient_attn.report.answers.recommendation_data import RecommendationData
 from efficient_attn.report.answers.requirements import MODES, Mode, Requirements
 from efficient_attn.report.gather import gather
 

@@ -12,7 +12,8 @@ import report_runs as runs
 from learned_runs import attempt
 
 from efficient_attn.report.answers import recommendation_text
-from efficient_attn.report.answers.recommendation import Recommendation, RecommendationData, recommend
+from efficient_attn.report.answers.recommendation import Recommendation, recommend
+from efficient_attn.report.answers.recommendation_data import RecommendationData
 from efficient_attn.report.answers.requirements import Requirements
 from efficient_attn.report.gather import gather
 from efficient_attn.results.rows import Record

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import report_runs as runs
 
-from efficient_attn.report.answers.recommendation import RecommendationData
+from efficient_attn.report.answers.recommendation_data import RecommendationData
 from efficient_attn.report.gather import gather
 from efficient_attn.report.site.picker import BOUNDS, DEFAULT_SHAPE, MAX_ROWS, LengthAnswers, PickerData, make_picker
 from efficient_attn.results.rows import Record
