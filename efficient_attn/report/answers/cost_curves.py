@@ -189,18 +189,21 @@ def find_timed(rows: Frame) -> Frame:
     (`select.add_labels`)."""
     is_timed = (rows["status"] == "ok") & (rows["task"] == "speed") & (rows["fill"].isna() | (rows["fill"] == "full"))
     is_timed &= rows[["mode", "seq_len", "latency_ms"]].notna().all(axis=1)
-    timed = rows.loc[is_timed & ~is_disturbed(rows), [*CONFIG_COLUMNS, *ROW_COLUMNS]].astype({"seq_len": int})
-    timed = timed.astype(object)
-    return timed.where(timed.notna(), None)
+    return rows.loc[is_timed & ~is_disturbed(rows), [*CONFIG_COLUMNS, *ROW_COLUMNS]].astype({"seq_len": int})
 
 
 def split_by_config(timed: Frame, run_names: Mapping[Any, str]) -> list[tuple[dict[str, Any], list[CostCurve]]]:
     """Return the curves of each configuration, whose ``baseline`` is what speedups are relative to. timed: rows of
     `find_timed`. run_names: by session."""
-    records: list[_RowDict] = timed.to_dict("records")
+    names = timed.columns.tolist()
+    cells = timed.astype(object).where(timed.notna(), None).to_numpy().tolist()
+    records: list[_RowDict] = [dict(zip(names, values, strict=True)) for values in cells]
+    mechanism_keys: dict[Any, _MechanismKey] = {}
     for row in records:
         row["run_id"] = str(row["run_id"])
         row["run"] = run_names.get(row["run_id"], row["run_id"])
+        spec = row["variant"], row["backend"], row["kv_heads"]
+        row["mechanism"] = mechanism_keys.get(spec) or mechanism_keys.setdefault(spec, make_mechanism_key(row))
     return [
         _make_curves(dict(zip(CONFIG_COLUMNS, values, strict=True)), config_rows)
         for values, config_rows in _group_rows(records, itemgetter(*CONFIG_COLUMNS)).items()
@@ -216,13 +219,13 @@ def _group_rows(rows: Iterable[_RowDict], key: Callable[[_RowDict], Any]) -> dic
 
 
 def _make_curves(config: dict[str, Any], rows: Sequence[_RowDict]) -> tuple[dict[str, Any], list[CostCurve]]:
-    baseline_counts = Counter(make_mechanism_key(baseline) for baseline, _ in _split_groups(rows) if baseline)
+    baseline_counts = Counter(baseline["mechanism"] for baseline, _ in _split_groups(rows) if baseline)
     baseline = baseline_counts.most_common(1)[0][0] if baseline_counts else None
     get_length = itemgetter("seq_len")
     by_length = sorted(rows, key=get_length)
     pooled = {length: pool_times(list(_list_timings(x))) for length, x in _group_rows(by_length, get_length).items()}
     curves = []
-    for name, mechanism_rows in _group_rows(by_length, make_mechanism_key).items():
+    for name, mechanism_rows in _group_rows(by_length, itemgetter("mechanism")).items():
         peaks = [(x["seq_len"], x["process_peak_bytes"]) for x in mechanism_rows if x["process_peak_bytes"] is not None]
         points = (
             _use_resident(_make_point(length, length_rows, pooled[length], name, baseline), peaks)
@@ -267,7 +270,7 @@ def _list_timings(rows: Sequence[_RowDict]) -> Iterator[Timing]:
                 name, ms = "speedup", baseline["latency_ms"] / row["speedup"]
             error = estimate_log_error(row[f"{name}_low"], row[f"{name}_high"])
             error = 0.0 if row is baseline and len(group_rows) > 1 else DEFAULT_ERROR if error is None else error
-            yield Timing(make_mechanism_key(row), group, math.log(ms), error)
+            yield Timing(row["mechanism"], group, math.log(ms), error)
 
 
 def _split_groups(rows: Sequence[_RowDict]) -> Iterator[tuple[_RowDict | None, list[_RowDict]]]:
