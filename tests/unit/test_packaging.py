@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from made_once import make_once
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from efficient_attn.kernels.native import building, compiler
 
@@ -181,3 +183,18 @@ def test_the_conformance_tests_work_without_the_repository(installed: Path, tmp_
 def test_the_import_error_names_the_new_location_of_planted_bugs() -> None:
     with pytest.raises(ImportError, match=r"in planted_bugs, in tests/helpers of the repository; version 0\.3"):
         from efficient_attn.testing import kill_matrix  # noqa: F401  # pyright: ignore
+
+
+def test_the_oldest_tested_versions_are_those_that_are_allowed() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    allowed = [Requirement(text) for text in (*project["dependencies"], *extras["test"], *extras["data"])]
+    lowest = {r.name: min(Version(clause.version) for clause in r.specifier) for r in allowed}
+    lines = (CHECKOUT / "tests" / "oldest.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert {r.name for r in map(Requirement, project["dependencies"])} <= pins.keys()
+    assert pins.pop("torch") in (CHECKOUT / "constraints.txt").read_text(), "older wheels need CUDA"
+    for name, pin in pins.items():
+        release = lowest[name].release
+        # of scipy there is no 1.11.0
+        assert Version(pin).release[: len(release)] == release, f"{name} {pin} is not the oldest allowed"

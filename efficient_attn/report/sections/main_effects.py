@@ -126,7 +126,7 @@ def _split_designs(section: Section, rows: Frame) -> Iterator[_Design]:
             if len(distinct) > 1
         }
         if levels and part["speedup"].notna().any():
-            yield _Design(dict(zip(group_columns, values, strict=True)), part, levels)
+            yield _Design(dict(zip(group_columns, map(_as_python_value, values), strict=True)), part, levels)
 
 
 def _make_block(section: Section, design: _Design, number: int | None, data: SectionData) -> SectionBlock | None:
