@@ -5,6 +5,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -34,6 +36,8 @@ MECHANISM_COLUMNS = ("variant", "backend", "kv_heads")  # identify a mechanism
 # columns that vary with the first ones; inputs name the conversion of an uptrained model
 DEPENDENT_COLUMNS = {"seq_len": ("budget",), "mode": ("case",), "inputs": ("case",), "layer": ("case",)}
 DEPENDENT_COLUMNS |= {"train.conversion": ("inputs", "case")}
+# by which rows are looked up: columns of few values, with conditions in most claims
+INDEX_COLUMNS = ("suite", "task", "mode", "variant", "device")
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,22 @@ class Evidence:
         """The columns of tasks in these rows."""
         return {column for row in self.rows for column in row.values if "." in column}
 
+    @cached_property
+    def _index(self) -> dict[tuple[Any, ...], list[int]]:
+        """Positions of rows by their values in `INDEX_COLUMNS`."""
+        positions: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for position, row in enumerate(self.rows):
+            positions[tuple(row.values.get(column) for column in INDEX_COLUMNS)].append(position)
+        return positions
+
     def find(self, query: Query, value: str, *, older_protocol: bool = False) -> list[EvidenceRow]:
         """The rows of the present, or of older protocols, that match a query and have a number in this column."""
-        rows = (row for row in self.rows if row.older_protocol is older_protocol and _is_number(row.values.get(value)))
-        return [row for row in rows if matches(row.values, query)]
+        indexed = {column: condition for column, condition in query.items() if column in INDEX_COLUMNS}
+        others = {column: condition for column, condition in query.items() if column not in INDEX_COLUMNS}
+        groups = (x for key, x in self._index.items() if matches(dict(zip(INDEX_COLUMNS, key, strict=True)), indexed))
+        rows = (self.rows[position] for position in sorted(chain.from_iterable(groups)))
+        present = (row for row in rows if row.older_protocol is older_protocol and _is_number(row.values.get(value)))
+        return [row for row in present if matches(row.values, others)]
 
 
 def read_evidence(runs: Sequence[Path]) -> Evidence:

@@ -57,7 +57,6 @@ def _make_files(data: SiteData, pages: SitePages) -> dict[str, bytes]:
     files = {}
     for name, text in pages.render():
         files[name] = (drop_end_tags(text) if name.endswith(".html") else text).encode()
-    files[ROWS_FILE] = run_pages.pack_rows(data.gathered.loaded)
     index = _make_index(data, pages).model_dump_json(indent=1, by_alias=True)
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": MARK}
     schema |= Index.model_json_schema(by_alias=True)
@@ -66,6 +65,8 @@ def _make_files(data: SiteData, pages: SitePages) -> dict[str, bytes]:
     for run in data.runs:
         files |= run_pages.make_run_pages(run, pages.link_docs("../../"))
         files[run.listed.rows] = run_pages.pack_rows(run.gathered.loaded)
+    is_single = len(data.runs) == 1  # its rows are all rows
+    files[ROWS_FILE] = files[data.runs[0].listed.rows] if is_single else run_pages.pack_rows(data.gathered.loaded)
     return files
 
 
