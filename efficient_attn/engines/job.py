@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Callable, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from ..results.rows import Status
 
-MAX_MESSAGE_BYTES = 2**28
+LENGTH_BYTES = 8  # of a message's length, which follows the token
+PIECE_BYTES = 2**16
 
 
 class StageBoard:
@@ -43,28 +45,43 @@ class ForeignBytes(Exception):
         return "something else than results was written into the pipe of results, by this case"
 
 
-@dataclass(frozen=True)
+@dataclass
 class ResultPipe:
     """One end of the pipe from a worker. token: with which each message begins, unlike what a mechanism may write."""
 
     connection: Connection
     token: bytes
+    _received: bytearray = field(default_factory=bytearray)
 
     def send(self, message: Any) -> None:
         """Send a message."""
-        self.connection.send_bytes(self.token + ForkingPickler.dumps(message))
+        content = bytes(ForkingPickler.dumps(message))
+        data = memoryview(self.token + len(content).to_bytes(LENGTH_BYTES, "little") + content)
+        while data:
+            data = data[os.write(self.connection.fileno(), data) :]
 
-    def receive(self) -> Any:
-        """The next message. Raises `ForeignBytes` for anything else, and `EOFError` at the end."""
-        try:
-            data = self.connection.recv_bytes(MAX_MESSAGE_BYTES)
-        except EOFError:
-            raise
-        except OSError as error:  # a length that no message has
-            raise ForeignBytes from error
-        if not data.startswith(self.token):
+    def receive(self, seconds: float) -> Any:
+        """The next message, None if it has not come in this time. Raises `ForeignBytes` for anything else, whatever its
+        size, and `EOFError` at the end. It never waits for the rest of something that is no message."""
+        while (message := self._take_message()) is None and self.connection.poll(seconds):
+            piece = os.read(self.connection.fileno(), PIECE_BYTES)
+            if not piece:
+                raise EOFError
+            self._received += piece
+            seconds = 0
+        return message
+
+    def _take_message(self) -> Any:
+        """The first message of what has been received, if it is complete."""
+        start = len(self.token) + LENGTH_BYTES
+        if not self.token.startswith(self._received[: len(self.token)]):
             raise ForeignBytes
-        return pickle.loads(data[len(self.token) :])
+        end = start + int.from_bytes(self._received[len(self.token) : start], "little")
+        if len(self._received) < max(start, end):
+            return None
+        content = bytes(self._received[start:end])
+        del self._received[:end]
+        return pickle.loads(content)
 
 
 class Job(Protocol):

@@ -83,6 +83,7 @@ class LocalEngine:
         fields = context.RawArray("d", [-1, 0, time.monotonic() + START_S])  # no case yet
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
         token = os.urandom(16)
+        results = ResultPipe(receiver, token)
         arguments = job, ResultPipe(sender, token), fields, str(trace), self.preload, plugins(), integrity.blamed
         process = context.Process(target=run_worker, args=arguments, daemon=True)
         with _block_interrupts() if self.method == "spawn" else nullcontext():
@@ -92,7 +93,7 @@ class LocalEngine:
         try:
             while True:
                 try:
-                    message = yield from _receive(ResultPipe(receiver, token), board, process.pid, wait=wait)
+                    message = yield from _receive(results, board, process.pid, wait=wait)
                 except ForeignBytes as error:
                     raise WorkerDied(*board.position, "crashed", str(error)) from None
                 except EOFError:
@@ -147,14 +148,14 @@ def _receive(pipe: ResultPipe, board: StageBoard, pid: int | None, *, wait: bool
     """Return the next message; None if the worker exceeds its deadline. Time in which it waits for a processor that
     other programs use is added to its limit. Without ``wait``, yield until a message has come."""
     position, waited_s = board.position, _read_waiting_s(pid)
-    while not pipe.connection.poll((0.5 if board.left > 0.5 else max(board.left, 0.01)) if wait else 0):
+    while (message := pipe.receive((0.5 if board.left > 0.5 else max(board.left, 0.01)) if wait else 0)) is None:
         if board.position != position:
             position, waited_s = board.position, _read_waiting_s(pid)
         if board.left <= 0 and board.left + _read_waiting_s(pid) - waited_s <= 0:
             return None
         if not wait:
             yield
-    return pipe.receive()
+    return message
 
 
 def _read_waiting_s(pid: int | None) -> float:
