@@ -25,6 +25,7 @@ from ..instruments.disturbance import Disturbance
 from ..instruments.environment import collect_environment, describe_absence, find_available_memory, read_load_average
 from ..instruments.environment.software import describe_repository
 from ..results import checkpoints
+from ..results.merging import PLAN_KEY, SAME_IN_FOLDER
 from ..results.overrides import OVERRIDES_KEY
 from ..results.rows import NO_FAILURE, Record
 from ..results.shards import strip_digest
@@ -37,12 +38,12 @@ from .measuring.conditions import Conditions, make_engine
 from .measuring.parallel import check_jobs, measure_groups
 from .measuring.plausibility import list_rooflines, measure_roofline
 from .planning.experimental_design import list_sections
+from .planning.plan_split import PlanPart
 from .planning.suite import LoadedSuite
 from .readiness import check_machine
 from .task_registry import find_task
 
 MEMORY_SHARE = 0.9  # default memory limit of a worker, relative to the available memory
-SAME_IN_FOLDER = ("machine", "torch")  # facts that may not differ between the sessions of one folder
 
 
 class StaleCases(UserWarning):
@@ -87,6 +88,7 @@ def run(
     start_method: Method | None = None,
     jobs: int = 1,
     turns: Turns | None = None,
+    part: PlanPart | None = None,
     progress: Callable[[Record, int, int], Any] = lambda record, done, total: None,
 ) -> RunOutcome:
     """Measure the cases into a folder. With ``resume``, only those that the folder does not contain.
@@ -95,8 +97,8 @@ def run(
     the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
     what the machine has left. jobs: how many trainings run at the same time, at most. A group whose cases are timed
     interleaved is measured as a whole even if some of its rows exist, because speedups are paired; existing rows stay
-    unchanged. turns: with another run. Raises `UsageError` for a plug-in's growth that its own work contradicts, and
-    for more jobs than cores.
+    unchanged. turns: with another run. part: of a plan, from which the cases come. Raises `UsageError` for a plug-in's
+    growth that its own work contradicts, and for more jobs than cores.
     """
     check_jobs([group for group, _ in group_cases(cases)], jobs, turns)
     integrity.restore()  # functions that a plug-in has replaced here
@@ -112,6 +114,8 @@ def run(
             session.entry |= {OVERRIDES_KEY: list(overridden), "jobs": jobs}
             if jobs > 1:
                 session.entry[ORDER_KEY] = [case.digest for case in cases]
+            if part:
+                session.entry |= {PLAN_KEY: part.plan, "part": [part.part, part.of], ORDER_KEY: list(part.order)}
             conditions = session.begin([group for group, _ in planned], timeout_s, memory_bytes)
             done = len(cases) - len(missing)
             with closing(measure_groups(planned, conditions, jobs)) as records:

@@ -81,6 +81,7 @@ def _run_command(arguments: list[str]) -> int:
 
     load = load_guarded_plugin if args.verb == "run" else load_plugin
     with _one_line_warnings():
+        args.arguments = arguments
         args.registered = {plugin: load(plugin) for plugin in getattr(args, "plugin", ())}
         return args.call(args)
 

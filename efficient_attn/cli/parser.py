@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ..errors import UsageError
 from ..resources import list_suite_names
 from ..variants import CATALOGUE
-from . import claims, mechanisms, new, plot, publish, recommend, runs, values, verbs
+from . import claims, mechanisms, merge, new, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, such as 1024 or 32K; context lengths when decoding"),
@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "run quickstart --variant full,linear --seq-len 1K,4K --out results/local/mine",
         "run quickstart --plugin my_attn.py --variant full,sink_window",
     ),
+    "merge": ("merge runs/1 runs/2 --out merged",),
     "report": ("report results/local/mine", "report results/local/mine --export github-action=benchmark.json"),
     "compare": ("compare before after", "compare before after --fail-on-regression --format markdown"),
     "claims": ("claims results/quickstart_zen4", "claims --check my_claims.toml"),
@@ -153,8 +154,9 @@ def make_parser() -> Parser:
         ("check", mechanisms.check, _add_check_options, "verify that a mechanism satisfies its traits"),
         ("new", new.new, new.add_options, "write a file with a mechanism or a task to start from"),
         ("doctor", verbs.doctor, _add_doctor_options, "check whether this machine is ready for measurements"),
-        ("plan", verbs.plan, _add_suite_options, "show the cases of a suite, and estimate their time and memory"),
+        ("plan", verbs.plan, _add_plan_options, "show the cases of a suite, and estimate their time and memory"),
         ("run", verbs.run, _add_run_options, "run a suite and write its page"),
+        ("merge", merge.merge, merge.add_options, "merge runs of one suite, or the parts of a plan"),
         ("report", verbs.report, _add_report_options, "make a page, a Markdown file and plots of runs"),
         ("compare", verbs.compare, _add_compare_options, "compare two runs and report regressions"),
         ("claims", claims.claims, _add_claims_options, "test published claims against measured runs"),
@@ -213,8 +215,15 @@ def _add_doctor_options(add: Add) -> None:
     add("--device", choices=("cpu", "cuda"), default="cpu", help="device to check (default: cpu)")
 
 
-def _add_suite_options(add: Add) -> None:
-    add("suite", metavar="SUITE", help="a built-in suite's name, or a .toml file")
+def _add_plan_options(add: Add) -> None:
+    _add_suite_options(add)
+    split_help = "write so many parts of the plan into --out, for machines of one kind (run --plan-part, then merge)"
+    add("--split", type=values.count, metavar="N", help=split_help)
+    add("--out", **FOLDER, help="with --split: folder of the parts")
+
+
+def _add_suite_options(add: Add, **settings: Any) -> None:
+    add("suite", metavar="SUITE", **settings, help="a built-in suite's name, or a .toml file")
     add("--task", **NAMES, help="only these of the suite's tasks")
     add("--variant", **NAMES, help="only these mechanisms; others than the suite's may be named")
     add("--part", metavar="A,B", help="only these of the suite's parts")
@@ -235,7 +244,8 @@ def _add_suite_options(add: Add) -> None:
 
 
 def _add_run_options(add: Add) -> None:
-    _add_suite_options(add)
+    _add_suite_options(add, nargs="?")
+    add("--plan-part", type=values.path, metavar="FILE", help="a part of a plan (plan --split), instead of a suite")
     add("--out", **FOLDER, help="output folder (default: results/local/SUITE-TIME)")
     add("--resume", action="store_true", help="resume a run in its folder")
     add("--retry-failed", action="store_true", help="with --resume: measure failed cases again")

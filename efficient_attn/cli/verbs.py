@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..garbage import garbage_collection_disabled
 from .output import print_json, print_result, to_json_text, write_file
 from .runs import choose_runs
+from .split import read_planned, write_parts
 from .stopping import interruptible_by_sigterm, report_stop
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ def doctor(args: Namespace) -> int:
 def plan(args: Namespace) -> int:
     """``efficient-attn plan``: list a suite's cases without running them."""
     cases = plan_cases(args)
+    if args.split is not None:
+        return write_parts(args, cases)
+    if args.out is not None:
+        raise UsageError("plan: --out is where --split N writes parts of the plan")
     from ..bench.planning.cost_estimate import estimate_cost, warn_of_memory
 
     estimate = estimate_cost(cases, jobs=args.jobs)
@@ -69,6 +74,9 @@ def run(args: Namespace) -> int:
     """``efficient-attn run``: run a suite."""
     if args.retry_failed and not args.resume:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
+    if args.suite is None and args.plan_part is None:
+        raise UsageError("run: name a SUITE (`efficient-attn list` shows them), or a part of a plan with --plan-part")
+    args, part = (args, None) if args.plan_part is None else read_planned(args)
     from ..bench.measuring.conditions import make_engine
     from ..bench.planning.suite import load_suite
     from ..engines.turns import Turns
@@ -85,6 +93,7 @@ def run(args: Namespace) -> int:
     overrides = _read_overrides(args)
     cases = make_plan(loaded, overrides)
     _warn_of_unused_plugins(args.registered, cases)
+    cases = part.select(cases, args.plan_part) if part else cases
     from ..bench import run as running
     from ..bench.planning.cost_estimate import check_memory
     from . import console, summary
@@ -110,6 +119,7 @@ def run(args: Namespace) -> int:
                 start_method=args.start_method,
                 jobs=args.jobs,
                 turns=turns,
+                part=part,
                 progress=on_progress,
             )
         except KeyboardInterrupt as stop:

@@ -30,7 +30,7 @@ def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]
     if damages:
         file = durable.open_to_append(folder / QUARANTINE_FILE)
         try:
-            durable.append(file, "".join(map(_format_damage, damages)).encode())
+            durable.append(file, "".join(map(format_damage, damages)).encode())
         finally:
             os.close(file)
     for path in dict.fromkeys(damage.path for damage in damages):
@@ -39,6 +39,7 @@ def repair(folder: Path, paths: Sequence[Path]) -> tuple[list[Record], list[str]
     return records, [f"{text}; moved to {QUARANTINE_FILE}, and measured again" for text in texts]
 
 
-def _format_damage(damage: Damage) -> str:
+def format_damage(damage: Damage) -> str:
+    """A line of the quarantine."""
     text = damage.data.decode("utf-8", "backslashreplace")
     return json.dumps({"file": damage.path.name, "line": damage.line, "reason": damage.reason, "text": text}) + "\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from .repair import QUARANTINE_FILE, repair
 from .rows import Record, Status
 
 RUN_FILE = "run.json"
-ORDER_KEY = "order"  # of a session in run.json: the digests of its planned cases, if it had several jobs
+# of a session in run.json: the digests of its planned cases, if it had several jobs, or was part of a plan, or merged
+ORDER_KEY = "order"
 OLDEST_COMPARABLE_PROTOCOL = 4  # earlier ones verified and timed with other code (`bench.case.PROTOCOL`)
 
 
@@ -70,7 +71,7 @@ class RunWriter:
 
     def write_session(self, session: dict[str, Any]) -> None:
         """Store what ran and where: appended to earlier sessions, replacing this session's entry."""
-        earlier = [s for s in _read_raw_sessions(self.folder) if s.get("run_id") != session.get("run_id")]
+        earlier = [s for s in read_raw_sessions(self.folder) if s.get("run_id") != session.get("run_id")]
         text = json.dumps({"sessions": [*earlier, session]}, indent=2, allow_nan=False) + "\n"
         with self._storing():
             durable.replace(self.folder / RUN_FILE, text.encode())
@@ -129,13 +130,19 @@ def read(
                         line.samples = keep_samples(line.samples)
                     latest[shards.strip_digest(line.row.case_key)] = line
     shards.warn_of_damages(damages)
-    order = {digest: n for session in sessions for n, digest in enumerate(session.get(ORDER_KEY, ()))}
-    return sorted(latest.values(), key=lambda record: order.get(digest_of(record.row.case_key), -1))
+    numbers = number_cases(sessions)
+    return sorted(latest.values(), key=lambda record: numbers.get(digest_of(record.row.case_key), -1))
+
+
+def number_cases(sessions: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The positions of planned cases by their digests, as sessions recorded them: those of the first session first."""
+    digests = dict.fromkeys(digest for session in sessions for digest in session.get(ORDER_KEY, ()))
+    return {digest: number for number, digest in enumerate(digests)}
 
 
 def read_sessions(folder: Path) -> list[dict[str, Any]]:
     """The descriptions of the sessions that wrote a run: suite, command line, environment, machine."""
-    return [rename_machine(session) for session in _read_raw_sessions(folder)]
+    return [rename_machine(session) for session in read_raw_sessions(folder)]
 
 
 def is_older_protocol(session: Mapping[str, Any]) -> bool:
@@ -147,14 +154,14 @@ def is_older_protocol(session: Mapping[str, Any]) -> bool:
 def read_intact_sessions(folder: Path, consequence: str) -> list[dict[str, Any]]:
     """The sessions as they were written; none, with a warning of the consequence, if run.json is damaged."""
     try:
-        return _read_raw_sessions(folder)
+        return read_raw_sessions(folder)
     except UsageError as error:
         warnings.warn(f"{error}; {consequence}", shards.DamagedRecord, stacklevel=3)
         return []
 
 
-def _read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
-    """The sessions without new names of machines."""
+def read_raw_sessions(folder: Path) -> list[dict[str, Any]]:
+    """The sessions as they were written, without new names of machines."""
     path = folder / RUN_FILE
     if not path.is_file():
         return []

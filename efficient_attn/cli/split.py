@@ -1,0 +1,73 @@
+"""Parts of a plan on the command line: ``plan --split`` writes them, and ``run --plan-part`` runs one."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from .output import print_result
+
+if TYPE_CHECKING:
+    from ..bench.case import Case
+    from ..bench.planning.plan_split import PlanPart
+
+# options of `plan` that a part does not repeat: those with a value, and flags
+ONLY_PLAN, ONLY_PLAN_FLAGS = ("--split", "--out", "--jobs"), ("--json",)
+ONLY_RUN = ("out", "resume", "retry_failed", "timeout", "memory_limit", "start_method", "jobs", "turns", "json")
+
+
+def write_parts(args: Namespace, cases: Sequence[Case]) -> int:
+    """``efficient-attn plan SUITE --split N --out DIR``: write the parts, and print the commands that run them."""
+    from ..bench.planning.plan_split import split_plan
+    from ..results import durable
+
+    if args.out is None:
+        raise UsageError(f"plan: --split {args.split} needs --out DIR, for its files")
+    parts = split_plan(cases, args.split, list(_select_arguments(args.arguments[1:])))
+    files = {args.out / f"{part.part}.json": part.model_dump_json(indent=1) + "\n" for part in parts}
+    if existing := [file for file in files if file.exists()]:
+        raise UsageError(f"{existing[0]}: exists; choose another --out")
+    try:
+        durable.make_folder(args.out)
+        for file, text in files.items():
+            durable.replace(file, text.encode())
+    except OSError as error:
+        raise UsageError(f"{args.out}: cannot be written: {error.strerror or error}; choose another --out") from error
+    counts = [len(part.cases) for part in parts]
+    lines = [f"{file}: {count} case{'s' if count > 1 else ''}" for file, count in zip(files, counts, strict=True)]
+    lines.append(f"on each machine, all of one kind: efficient-attn run --plan-part {args.out / '1.json'} --out runs/1")
+    lines.append("then: efficient-attn merge runs/* --out merged")
+    data = {"plan": parts[0].plan, "parts": {str(file): count for file, count in zip(files, counts, strict=True)}}
+    return print_result(args, data, lines)
+
+
+def read_planned(args: Namespace) -> tuple[Namespace, PlanPart]:
+    """The options of ``run --plan-part FILE``, with those of the plan, and the part. Imports the plan's plug-ins.
+
+    Raises `UsageError` for a file that is no part, and for options that the plan has fixed.
+    """
+    from ..bench.planning.plan_split import read_part
+    from .verbs import load_guarded_plugin
+
+    part = read_part(args.plan_part)
+    defaults = vars(args.parser.parse_args(["run"]))
+    own = {*ONLY_RUN, "plan_part", "plugin", "call", "parser"}
+    if fixed := [name for name in defaults if name not in own and getattr(args, name) != defaults[name]]:
+        option = args.suite if fixed[0] == "suite" else f"--{fixed[0].replace('_', '-')}"
+        raise UsageError(f"run: {args.plan_part} fixes the suite and its options; remove {option}")
+    planned = args.parser.parse_args(["run", *part.arguments])
+    registered = {plugin: load_guarded_plugin(plugin) for plugin in planned.plugin if plugin not in args.registered}
+    of_run = {name: getattr(args, name) for name in (*ONLY_RUN, "plan_part")}
+    return Namespace(**{**vars(planned), **of_run, "registered": args.registered | registered}), part
+
+
+def _select_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments of ``plan`` that belong to the plan."""
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument in ONLY_PLAN:
+            next(remaining, None)
+        elif argument not in ONLY_PLAN_FLAGS and not argument.startswith(tuple(f"{x}=" for x in ONLY_PLAN)):
+            yield argument
