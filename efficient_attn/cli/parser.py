@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ..errors import UsageError
 from ..resources import list_suite_names
 from ..variants import CATALOGUE
-from . import claims, mechanisms, merge, new, plot, publish, recommend, runs, values, verbs
+from . import claims, mechanisms, merge_runs, new, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, such as 1024 or 32K; context lengths when decoding"),
@@ -156,7 +156,7 @@ def make_parser() -> Parser:
         ("doctor", verbs.doctor, _add_doctor_options, "check whether this machine is ready for measurements"),
         ("plan", verbs.plan, _add_plan_options, "show the cases of a suite, and estimate their time and memory"),
         ("run", verbs.run, _add_run_options, "run a suite and write its page"),
-        ("merge", merge.merge, merge.add_options, "merge runs of one suite, or the parts of a plan"),
+        ("merge", merge_runs.merge, merge_runs.add_options, "merge runs of one suite, or the parts of a plan"),
         ("report", verbs.report, _add_report_options, "make a page, a Markdown file and plots of runs"),
         ("compare", verbs.compare, _add_compare_options, "compare two runs and report regressions"),
         ("claims", claims.claims, _add_claims_options, "test published claims against measured runs"),

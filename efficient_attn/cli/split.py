@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -43,22 +43,21 @@ def write_parts(args: Namespace, cases: Sequence[Case]) -> int:
     return print_result(args, data, lines)
 
 
-def read_planned(args: Namespace) -> tuple[Namespace, PlanPart]:
-    """The options of ``run --plan-part FILE``, with those of the plan, and the part. Imports the plan's plug-ins.
+def read_planned(args: Namespace, load: Callable[[str], list[str]]) -> tuple[Namespace, PlanPart]:
+    """The options of ``run --plan-part FILE``, with those of the plan, and the part. load: imports the plan's plug-ins.
 
     Raises `UsageError` for a file that is no part, and for options that the plan has fixed.
     """
     from ..bench.planning.plan_split import read_part
-    from .verbs import load_guarded_plugin
 
     part = read_part(args.plan_part)
     defaults = vars(args.parser.parse_args(["run"]))
-    own = {*ONLY_RUN, "plan_part", "plugin", "call", "parser"}
-    if fixed := [name for name in defaults if name not in own and getattr(args, name) != defaults[name]]:
+    allowed = {*ONLY_RUN, "plan_part", "plugin", "call", "parser"}
+    if fixed := [name for name in defaults if name not in allowed and getattr(args, name) != defaults[name]]:
         option = args.suite if fixed[0] == "suite" else f"--{fixed[0].replace('_', '-')}"
         raise UsageError(f"run: {args.plan_part} fixes the suite and its options; remove {option}")
     planned = args.parser.parse_args(["run", *part.arguments])
-    registered = {plugin: load_guarded_plugin(plugin) for plugin in planned.plugin if plugin not in args.registered}
+    registered = {plugin: load(plugin) for plugin in planned.plugin if plugin not in args.registered}
     of_run = {name: getattr(args, name) for name in (*ONLY_RUN, "plan_part")}
     return Namespace(**{**vars(planned), **of_run, "registered": args.registered | registered}), part
 

@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     if args.suite is None and args.plan_part is None:
         raise UsageError("run: name a SUITE (`efficient-attn list` shows them), or a part of a plan with --plan-part")
-    args, part = (args, None) if args.plan_part is None else read_planned(args)
+    args, part = (args, None) if args.plan_part is None else read_planned(args, load_guarded_plugin)
     from ..bench.measuring.conditions import make_engine
     from ..bench.planning.suite import load_suite
     from ..engines.turns import Turns

@@ -30,7 +30,7 @@ Session: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Line:
+class StoredLine:
     """A record as it is stored. case: its key without the digest. group: what it shares with cases timed with it."""
 
     data: bytes
@@ -48,14 +48,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Conflict:
-    """A case of which there are several records. kept, left_out: the ids of their sessions."""
+    """A case of which there are several records. chosen, left_out: the ids of their sessions."""
 
     case: str
-    kept: str
+    chosen: str
     left_out: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.case}: kept that of {self.kept}, left out {', '.join(self.left_out)}"
+        return f"{self.case}: kept that of {self.chosen}, left out {', '.join(self.left_out)}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class MergedRun:
     """The records and sessions of several runs, in an order that does not depend on that of the runs. quarantine:
     damaged lines with their places."""
 
-    lines: Sequence[Line]
+    lines: Sequence[StoredLine]
     sessions: Sequence[Session]
     conflicts: Sequence[Conflict]
     quarantine: Sequence[str]
@@ -79,29 +79,29 @@ def merge(runs: Sequence[Path]) -> MergedRun:
     """Merge runs. Raises `UsageError` for a folder without a run, for records of a newer version, and for runs of
     different suites, plans, machines or versions of torch."""
     sessions: dict[str, Session] = {}
-    records: dict[tuple[str, str], Line] = {}  # by session and case
+    records: dict[tuple[str, str], StoredLine] = {}  # by session and case
     conflicts: set[Conflict] = set()
     quarantine: set[str] = set()
     for run in runs:
-        lines, damages = _read_lines(run)
+        of_run, damages = _read_lines(run)
         folder = store.find_rows_path(run).parent
         quarantine.update(map(format_damage, damages), _read_quarantine(folder))
-        for key, line in lines.items():
+        for key, line in of_run.items():
             other = records.get(key, line)
             if other.data != line.data:  # copies of a session that differ
                 conflicts.add(Conflict(line.case, line.run_id, (line.run_id,)))
             records[key] = max(line, other, key=lambda x: (x.is_measured, x.data))
         for session in store.read_raw_sessions(folder):
             run_id = str(session.get("run_id"))
-            order = [line.digest for line in lines.values() if line.run_id == run_id]
+            order = [line.digest for line in of_run.values() if line.run_id == run_id]
             session = {store.ORDER_KEY: order, **session}
             sessions[run_id] = max(sessions.get(run_id, session), session, key=_rank_session)
     ordered = sorted(sessions.values(), key=lambda s: (str(s.get("started")), str(s.get("run_id"))))
     _check_alike(ordered)
-    kept, left_out = _choose(records.values(), [str(session.get("run_id")) for session in ordered])
+    lines, left_out = _choose(records.values(), [str(session.get("run_id")) for session in ordered])
     numbers = store.number_cases(ordered)
-    kept.sort(key=lambda line: (numbers.get(line.digest, len(numbers)), line.case))
-    return MergedRun(kept, ordered, sorted(conflicts | left_out, key=str), sorted(quarantine))
+    lines.sort(key=lambda line: (numbers.get(line.digest, len(numbers)), line.case))
+    return MergedRun(lines, ordered, sorted(conflicts | left_out, key=str), sorted(quarantine))
 
 
 def write(merged: MergedRun, out: Path) -> bool:
@@ -126,9 +126,9 @@ def write(merged: MergedRun, out: Path) -> bool:
         raise UsageError(f"{out}: cannot be written: {error.strerror or error}; choose another --out") from error
 
 
-def _read_lines(run: Path) -> tuple[dict[tuple[str, str], Line], list[shards.Damage]]:
+def _read_lines(run: Path) -> tuple[dict[tuple[str, str], StoredLine], list[shards.Damage]]:
     """The latest record of each case in each session, and the damaged lines."""
-    lines: dict[tuple[str, str], Line] = {}
+    lines: dict[tuple[str, str], StoredLine] = {}
     damages: list[shards.Damage] = []
     for path in shards.list_shards(run):
         for data, record in shards.scan_lines(path):
@@ -137,7 +137,7 @@ def _read_lines(run: Path) -> tuple[dict[tuple[str, str], Line], list[shards.Dam
                 continue
             row, case = record.row, record_stem(record)
             run_id, digest = str(row.run_id), digest_of(row.case_key)
-            lines[run_id, case] = Line(data, run_id, case, digest, name_group(record), row.status)
+            lines[run_id, case] = StoredLine(data, run_id, case, digest, name_group(record), row.status)
     return lines, damages
 
 
@@ -165,26 +165,26 @@ def _check_alike(sessions: Iterable[Session]) -> None:
                 raise UsageError(f"merge: {message} {value or 'none'}; such runs are reported together, not merged")
 
 
-def _choose(lines: Iterable[Line], run_ids: Sequence[str]) -> tuple[list[Line], set[Conflict]]:
+def _choose(lines: Iterable[StoredLine], run_ids: Sequence[str]) -> tuple[list[StoredLine], set[Conflict]]:
     """The record of each case, and the cases of which several sessions have one. run_ids: the latest session last."""
     positions = {run_id: position for position, run_id in enumerate(run_ids)}
-    groups: dict[str, dict[str, dict[str, Line]]] = defaultdict(lambda: defaultdict(dict))
+    groups: dict[str, dict[str, dict[str, StoredLine]]] = defaultdict(lambda: defaultdict(dict))
     for line in lines:
         groups[line.group][line.run_id][line.case] = line
-    kept: list[Line] = []
+    best_lines: list[StoredLine] = []
     conflicts: set[Conflict] = set()
     for by_session in groups.values():
         largest = max(by_session, key=lambda run_id: _rank(by_session[run_id].values(), run_id, positions))
         for case in sorted({case for by_case in by_session.values() for case in by_case}):
             of_case = [by_case[case] for by_case in by_session.values() if case in by_case]
             best = max(of_case, key=lambda x: (x.is_measured and x.run_id == largest, _rank([x], x.run_id, positions)))
-            kept.append(best)
+            best_lines.append(best)
             if len(of_case) > 1:
                 conflicts.add(Conflict(case, best.run_id, tuple(sorted(x.run_id for x in of_case if x is not best))))
-    return kept, conflicts
+    return best_lines, conflicts
 
 
-def _rank(lines: Iterable[Line], run_id: str, positions: Mapping[str, int]) -> tuple[int, int, int, str]:
+def _rank(lines: Iterable[StoredLine], run_id: str, positions: Mapping[str, int]) -> tuple[int, int, int, str]:
     """Of two sessions, the one with more successful, then with more measured cases, then the later one is larger."""
     statuses = [line.status for line in lines if line.is_measured]
     return statuses.count("ok"), len(statuses), positions.get(run_id, -1), run_id

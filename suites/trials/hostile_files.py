@@ -79,10 +79,9 @@ class Input:
 
 def make_input(rng: random.Random, folder: Path) -> Input:
     """Write damaged files into the folder, and choose a command for them."""
-    make = rng.choices([_damage_run, _damage_benchmark, _damage_suite, _write_plugin, _damage_flags], (10, 1, 3, 3, 2))[
-        0
-    ]
-    return make(rng, folder)
+    makers = {_damage_run: 20, _damage_benchmark: 2, _damage_suite: 6, _damage_part: 1, _write_plugin: 6}
+    makers[_damage_flags] = 4
+    return rng.choices(list(makers), list(makers.values()))[0](rng, folder)
 
 
 def _damage_run(rng: random.Random, folder: Path) -> Input:
@@ -130,6 +129,8 @@ def _choose_verb(rng: random.Random, run: str) -> list[str]:
             ["runs", "results"],
             ["clean", "results"],
             ["publish", run, "--site", "site"],
+            ["merge", run, "--out", "merged"],
+            ["merge", run, run, "--out", "merged", "--json"],
         ]
     )
 
@@ -229,6 +230,20 @@ def _damage_suite(rng: random.Random, folder: Path) -> Input:
         names.append(f"line {at + 1}: {lines[at][:60]}")
     (folder / "mine.toml").write_text("\n".join(lines))
     return Input("; ".join(names), ["plan", "mine.toml", *(["--json"] if rng.random() < 0.3 else [])])
+
+
+def _damage_part(rng: random.Random, folder: Path) -> Input:
+    """A part of a plan of no suite, so that it never runs."""
+    digests = [f"{number:012x}" for number in range(8)]
+    content = {"version": 1, "arguments": ["none.toml", "--seq-len", "64"], "part": 1, "of": 2}
+    content |= {"cases": digests[:4], "order": digests}
+    names = [_replace_somewhere(rng, content, "") for _ in range(rng.randint(1, 2))]
+    data = json.dumps(content).encode()
+    if rng.random() < 0.2:
+        data, name = _damage_bytes(rng, data)
+        names.append(name)
+    (folder / "part.json").write_bytes(data)
+    return Input("; ".join(names), ["run", "--plan-part", "part.json", "--out", "out"])
 
 
 def _to_toml(value: Any) -> str:

@@ -69,8 +69,7 @@ USE_TITLES = {use.mode: use.title for use in USES if use.causal}  # by mode
 
 
 class AnswerRow(NamedTuple):
-    """A mechanism of an answer, as texts. conditions: model and length of its quality; note: how it was estimated,
-    and how far runs differ."""
+    """Texts of a mechanism. conditions: model and length of its quality; note: how it was estimated, and the spread."""
 
     name: str
     options: str

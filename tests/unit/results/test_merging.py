@@ -181,7 +181,7 @@ def test_copies_of_a_session_that_differ_are_reported(tmp_path: Path) -> None:
     runs = [_write(tmp_path / str(ms), [session], [_record("a", "full", 64, ms=ms)]) for ms in (1.0, 2.0)]
     both = [merging.merge(runs), merging.merge(runs[::-1])]
     assert both[0].make_files() == both[1].make_files()
-    assert [conflict.kept for conflict in both[0].conflicts] == ["a"]
+    assert [conflict.chosen for conflict in both[0].conflicts] == ["a"]
 
 
 STATUSES: list[Status] = ["ok", "ok", "timeout", "interrupted", "skipped"]

@@ -26,7 +26,7 @@ def merge(args: Namespace) -> int:
     is_new = merging.write(merged, args.out)
     counts = {"cases": len(merged.lines), "sessions": len(merged.sessions), "damaged": len(merged.quarantine)}
     conflicts = [
-        {"case": conflict.case, "kept": conflict.kept, "left_out": list(conflict.left_out)}
+        {"case": conflict.case, "kept": conflict.chosen, "left_out": list(conflict.left_out)}
         for conflict in merged.conflicts
     ]
     data = {"folder": str(args.out), "new": is_new, **counts, "conflicts": conflicts}
