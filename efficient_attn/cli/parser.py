@@ -39,12 +39,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "new": ("new my_attn.py", "new my_score.py --kind score"),
     "check": ("check linear", "check my_attn.py --dtype float32 --seed 1"),
     "doctor": ("doctor", "doctor --quick --threads 1", "doctor --strict --json"),
-    "plan": ("plan quickstart", "plan quickstart --shape llama3-8b --seq-len 4K", "plan my_suite.toml --quick"),
+    "plan": (
+        "plan quickstart",
+        "plan quickstart --shape llama3-8b --seq-len 4K",
+        "plan accuracy --split 8 --out parts",
+    ),
     "run": (
         "run quickstart --variant full,linear --seq-len 1K,4K --out results/local/mine",
         "run quickstart --plugin my_attn.py --variant full,sink_window",
     ),
-    "merge": ("merge runs/1 runs/2 --out merged",),
+    "merge": ("merge runs/1 runs/2 --out merged", "merge runs/1 runs/2 --out merged --json"),
     "report": ("report results/local/mine", "report results/local/mine --export github-action=benchmark.json"),
     "compare": ("compare before after", "compare before after --fail-on-regression --format markdown"),
     "claims": ("claims results/quickstart_zen4", "claims --check my_claims.toml"),

@@ -57,6 +57,8 @@ def read_planned(args: Namespace, load: Callable[[str], list[str]]) -> tuple[Nam
         option = args.suite if fixed[0] == "suite" else f"--{fixed[0].replace('_', '-')}"
         raise UsageError(f"run: {args.plan_part} fixes the suite and its options; remove {option}")
     planned = args.parser.parse_args(["run", *part.arguments])
+    if planned.suite is None:
+        raise UsageError(f"{args.plan_part}: not a part of a plan: arguments: no suite")
     registered = {plugin: load(plugin) for plugin in planned.plugin if plugin not in args.registered}
     of_run = {name: getattr(args, name) for name in (*ONLY_RUN, "plan_part")}
     return Namespace(**{**vars(planned), **of_run, "registered": args.registered | registered}), part

@@ -116,8 +116,14 @@ def _convert_columns(rows: Frame) -> Frame:
     columns = {}
     for name in rows.columns:
         values = rows[name]
-        number = name in NUMERIC_COLUMNS or pd.api.types.is_float_dtype(values.dtype)
-        columns[name] = values.astype("float64") if number else values.astype(object).where(values.notna(), None)
+        if name in NUMERIC_COLUMNS or pd.api.types.is_float_dtype(values.dtype):
+            columns[name] = values.astype("float64")
+        elif isinstance(values.dtype, pd.api.extensions.ExtensionDtype):
+            codes, uniques = pd.factorize(values)  # there are few: converting each value would take seconds
+            objects = np.array([*uniques.astype(object), None], dtype=object)
+            columns[name] = pd.Series(objects[codes], rows.index, object)  # the code of missing values is -1
+        else:
+            columns[name] = values.astype(object).where(values.notna(), None)
     return pd.DataFrame(columns)
 
 

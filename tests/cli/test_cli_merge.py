@@ -119,6 +119,17 @@ def test_mistakes_are_one_line(arguments: tuple[str, ...], message: str, part: P
     assert sorted(path.name for path in part.iterdir()) == before
 
 
+@pytest.mark.parametrize("arguments", [[], ["--seq-len", "8"], ["tiny.toml", "--seq-len"], ["tiny.toml", "--nothing"]])
+def test_a_part_with_other_arguments_is_refused(arguments: list[str], part: Path, tmp_path: Path) -> None:
+    from shell import run
+
+    content = json.loads((part / "parts" / "1.json").read_text())
+    (tmp_path / "1.json").write_text(json.dumps(content | {"arguments": arguments}))
+    (tmp_path / "tiny.toml").write_text(TINY)
+    done = run("run", "--plan-part", "1.json", "--out", "out", cwd=tmp_path)
+    assert (done.code, done.err.count("\n"), (tmp_path / "out").exists()) == (2, 1, False), done.err
+
+
 def test_a_part_of_a_suite_that_has_changed_is_refused(part: Path, tmp_path: Path) -> None:
     from shell import run
 

@@ -26,9 +26,11 @@ WRONG = {
     "--force --overwrite --out --padding --family",
     "doctor": "--fast=--quick --quik=--quick --smoke=--quick --cores=--threads --jobs=--threads --gpu=--device "
     "--strct=--strict --heads --padding --seq-len --out --quiet --fix --dtype",
-    "plan": SUITE_FLAGS + " --out --resume --timeout",
+    "plan": SUITE_FLAGS + " --splitt=--split --output=--out --resume --timeout",
     "run": SUITE_FLAGS + " -o=--out --output=--out --ouput=--out --time-limit=--timeout --memory=--memory-limit "
     "--max-memory=--memory-limit --resum=--resume --retry --processes --baseline",
+    "merge": "-o=--out --output=--out --ouput=--out --jsno=--json --plugn=--plugin --padding --resume --force --suite "
+    "--overwrite --run --verbose --plan-part",
     "report": "--outt=--out --output-dir=--out --site=--out --format=--export --exprot=--export --publishd=--published "
     "--html --padding --title --pdf --csv --figure --verbose",
     "compare": "--tolerence=--tolerance --threshold=--tolerance --alpha=--confidence --level=--confidence --markdown="

@@ -156,6 +156,12 @@ def test_unlike_runs_are_refused(known: dict[str, Any], name: str, tmp_path: Pat
             merging.merge(ordered)
 
 
+def test_a_session_without_description_is_refused(two: list[Path]) -> None:
+    (two[1] / RUN_FILE).unlink()
+    with pytest.raises(UsageError, match=r"second/run.json: lacks session b, so that its machine is unknown$"):
+        merging.merge(two)
+
+
 @pytest.mark.parametrize("name", ["notes.txt", ROWS_FILE, RUN_FILE, "rows-2.jsonl"])
 def test_a_folder_with_anything_else_is_refused(name: str, two: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
