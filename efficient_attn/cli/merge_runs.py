@@ -35,6 +35,6 @@ def merge(args: Namespace) -> int:
     if merged.conflicts:
         lines.append(f"several records of {len(merged.conflicts)} cases:")
         lines += [f"  {conflict}" for conflict in merged.conflicts[:MOST_CONFLICTS]]
-        if more := len(merged.conflicts) - MOST_CONFLICTS:
-            lines += [f"  and {more} others (--json lists all)"] if more > 0 else []
+        if (more := len(merged.conflicts) - MOST_CONFLICTS) > 0:
+            lines.append(f"  and {more} others (--json lists all)")
     return print_result(args, data, [*lines, f"next: efficient-attn report {args.out}"])

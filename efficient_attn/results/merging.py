@@ -96,8 +96,8 @@ def merge(runs: Sequence[Path]) -> MergedRun:
             order = [line.digest for line in of_run.values() if line.run_id == run_id]
             session = {store.ORDER_KEY: order, **session}
             sessions[run_id] = max(sessions.get(run_id, session), session, key=_rank_session)
-        if unknown := {line.run_id for line in of_run.values()} - sessions.keys():
-            raise UsageError(f"{folder / store.RUN_FILE}: lacks session {min(unknown)}, so that its machine is unknown")
+    if unknown := {run_id for run_id, _ in records} - sessions.keys():
+        raise UsageError(f"merge: no {store.RUN_FILE} has session {min(unknown)}, so that its machine is unknown")
     ordered = sorted(sessions.values(), key=lambda s: (str(s.get("started")), str(s.get("run_id"))))
     _check_alike(ordered)
     lines, left_out = _choose(records.values(), [str(session.get("run_id")) for session in ordered])
