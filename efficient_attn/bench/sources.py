@@ -82,6 +82,12 @@ def digest(files: Iterable[Path]) -> str:
 
 
 @cache
+def digest_package() -> str:
+    """The digest of all sources of this package."""
+    return digest(file for file in PACKAGE.rglob("*") if file.suffix in (".py", ".cpp", ".h", ".toml"))
+
+
+@cache
 def _read_content(file: Path) -> bytes:
     """The content when this process first read the file, which is what it has imported."""
     return file.read_bytes()

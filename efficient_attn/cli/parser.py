@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ..errors import UsageError
 from ..resources import list_suite_names
 from ..variants import CATALOGUE
-from . import claims, mechanisms, merge_runs, new, plot, publish, recommend, runs, values, verbs
+from . import claims, engine_options, mechanisms, merge_runs, new, plot, publish, recommend, runs, values, verbs
 
 AXES: dict[str, tuple[Callable[[str], Any], str]] = {
     "seq_len": (values.length, "sequence lengths, such as 1024 or 32K; context lengths when decoding"),
@@ -259,6 +259,7 @@ def _add_run_options(add: Add) -> None:
     add("--start-method", choices=("forkserver", "spawn"), help="how worker processes are started")
     turns = "alternate process runs with another run, through this inherited socket (docs: benchmark in CI)"
     add("--turns", type=int, metavar="FD", help=turns)
+    engine_options.add_options(add)
 
 
 def _add_report_options(add: Add) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -16,25 +17,18 @@ if TYPE_CHECKING:
 # options of `plan` that a part does not repeat: those with a value, and flags
 ONLY_PLAN, ONLY_PLAN_FLAGS = ("--split", "--out", "--jobs"), ("--json",)
 ONLY_RUN = ("out", "resume", "retry_failed", "timeout", "memory_limit", "start_method", "jobs", "turns", "json")
+ONLY_RUN += ("engine", "address", "only_machine", "node_timeout", "nodes", "slurm")
 
 
 def write_parts(args: Namespace, cases: Sequence[Case]) -> int:
     """``efficient-attn plan SUITE --split N --out DIR``: write the parts, and print the commands that run them."""
     from ..bench.planning.plan_split import split_plan
-    from ..results import durable
 
     if args.out is None:
         raise UsageError(f"plan: --split {args.split} needs --out DIR, for its files")
-    parts = split_plan(cases, args.split, list(_select_arguments(args.arguments[1:])))
-    files = {args.out / f"{part.part}.json": part.model_dump_json(indent=1) + "\n" for part in parts}
-    if existing := [file for file in files if file.exists()]:
-        raise UsageError(f"{existing[0]}: exists; choose another --out")
-    try:
-        durable.make_folder(args.out)
-        for file, text in files.items():
-            durable.replace(file, text.encode())
-    except OSError as error:
-        raise UsageError(f"{args.out}: cannot be written: {error.strerror or error}; choose another --out") from error
+    parts = split_plan(cases, args.split, list(select_arguments(args.arguments[1:], ONLY_PLAN, ONLY_PLAN_FLAGS)))
+    files = format_parts(parts, args.out)
+    write_files(files, args.out)
     counts = [len(part.cases) for part in parts]
     lines = [f"{file}: {count} case{'s' if count > 1 else ''}" for file, count in zip(files, counts, strict=True)]
     lines.append(f"on each machine, all of one kind: efficient-attn run --plan-part {args.out / '1.json'} --out runs/1")
@@ -64,11 +58,30 @@ def read_planned(args: Namespace, load: Callable[[str], list[str]]) -> tuple[Nam
     return Namespace(**{**vars(planned), **of_run, "registered": args.registered | registered}), part
 
 
-def _select_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    """The arguments of ``plan`` that belong to the plan."""
+def format_parts(parts: Sequence[PlanPart], folder: Path) -> dict[Path, str]:
+    """The files of parts in a folder, with their content."""
+    return {folder / f"{part.part}.json": part.model_dump_json(indent=1) + "\n" for part in parts}
+
+
+def write_files(files: Mapping[Path, str], folder: Path) -> None:
+    """Write files that do not exist to a folder, or none of them."""
+    from ..results import durable
+
+    if existing := [file for file in files if file.exists()]:
+        raise UsageError(f"{existing[0]}: exists; choose another --out")
+    try:
+        durable.make_folder(folder)
+        for file, text in files.items():
+            durable.replace(file, text.encode())
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}; choose another --out") from error
+
+
+def select_arguments(arguments: Sequence[str], others: Collection[str], other_flags: Collection[str]) -> Iterator[str]:
+    """The arguments that belong to the plan. others, other_flags: options that do not, with a value and without."""
     remaining = iter(arguments)
     for argument in remaining:
-        if argument in ONLY_PLAN:
+        if argument in others:
             next(remaining, None)
-        elif argument not in ONLY_PLAN_FLAGS and not argument.startswith(tuple(f"{x}=" for x in ONLY_PLAN)):
+        elif argument not in other_flags and not argument.startswith(tuple(f"{x}=" for x in others)):
             yield argument

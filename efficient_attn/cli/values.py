@@ -152,6 +152,14 @@ def key_value(text: str) -> tuple[str, Any]:
     return name.strip(), parts if len(parts) > 1 else parts[0]
 
 
+def name_value(text: str) -> tuple[str, str]:
+    """``NAME=VALUE`` with any text."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
 def export(text: str) -> tuple[str, Path]:
     """``FORMAT=FILE``; a folder for asv."""
     name, _, file = text.partition("=")

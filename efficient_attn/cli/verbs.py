@@ -6,12 +6,14 @@ import os
 import sys
 import warnings
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..garbage import garbage_collection_disabled
+from . import engine_options
 from .output import print_json, print_result, to_json_text, write_file
 from .runs import choose_runs
 from .split import read_planned, write_parts
@@ -20,6 +22,7 @@ from .stopping import interruptible_by_sigterm, report_stop
 if TYPE_CHECKING:
     from ..bench.case import Case
     from ..bench.planning.plan import Overrides
+    from ..bench.run import RunOutcome
 
 
 def doctor(args: Namespace) -> int:
@@ -76,6 +79,7 @@ def run(args: Namespace) -> int:
         raise UsageError("run: --retry-failed needs --resume: a new run has no failed cases")
     if args.suite is None and args.plan_part is None:
         raise UsageError("run: name a SUITE (`efficient-attn list` shows them), or a part of a plan with --plan-part")
+    engine_options.check_options(args)
     args, part = (args, None) if args.plan_part is None else read_planned(args, load_guarded_plugin)
     from ..bench.measuring.conditions import make_engine
     from ..bench.planning.suite import load_suite
@@ -96,16 +100,21 @@ def run(args: Namespace) -> int:
     cases = part.select(cases, args.plan_part) if part else cases
     from ..bench import run as running
     from ..bench.planning.cost_estimate import check_memory
-    from . import console, summary
+    from . import console
 
-    if args.memory_limit is None:
+    if args.memory_limit is None and args.engine == "local":
         check_memory(cases)
     folder = args.out or running.default_folder(loaded.name)
     if args.resume and folder.is_dir():
         from ..report.write import check_report
 
         check_report(folder)  # now, rather than after hours of measurements
-    with console.show_progress(len(cases)) as on_progress:
+    if args.engine == "slurm":
+        from ..results.store import read
+
+        engine_options.run_by_slurm(args, cases)
+        return _report_run(args, running.RunOutcome(folder, Counter(record.row.status for record in read(folder))))
+    with engine_options.connect_nodes(args) as nodes, console.show_progress(len(cases)) as on_progress:
         try:
             outcome = running.run(
                 loaded,
@@ -120,25 +129,33 @@ def run(args: Namespace) -> int:
                 jobs=args.jobs,
                 turns=turns,
                 part=part,
+                nodes=nodes,
                 progress=on_progress,
             )
         except KeyboardInterrupt as stop:
             return report_stop(stop, f"the rows so far are saved; continue with --resume --out {folder}")
     for message in outcome.repairs:
         print(f"efficient-attn: {message}", file=sys.stderr)
+    return _report_run(args, outcome)
+
+
+def _report_run(args: Namespace, outcome: RunOutcome) -> int:
+    """Write the page of a run, and print its results. Returns 1 if a case has failed."""
     from ..report.write import write_report
     from ..results.gathered import load
     from ..results.overrides import gather_overrides
     from ..results.store import read_sessions
+    from . import summary
 
+    folder, statuses = outcome.folder, outcome.statuses
     files, changes = write_report([folder], folder), gather_overrides(read_sessions(folder))
     if args.json:
-        data = {"folder": str(folder), "page": str(files.page), "statuses": dict(outcome.statuses)}
+        data = {"folder": str(folder), "page": str(files.page), "statuses": dict(statuses)}
         print_json(data | {"trial": list(changes)})
     else:
         rows = load(folder)
         summary.show_results(rows, overrides=changes)
-        summary.show_statuses(outcome.statuses)
+        summary.show_statuses(statuses)
         summary.show_rounds(rows)
         print(f"page: {files.page}")
     return 1 if outcome.failed else 0

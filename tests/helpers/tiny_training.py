@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tiny_suites
 
-from efficient_attn.bench import run as run_module
+from efficient_attn.bench import session as session_module
 from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import RunOutcome, run
@@ -39,7 +39,7 @@ def keys(**changed: Any) -> MqarKeys:
 def registered() -> Iterator[None]:
     """The tiny task is registered, and the machine is not inspected."""
     with tiny_suites.isolated_registry(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+        patch.setattr(session_module, "_inspect", lambda device, planned, conditions: {"device": device})
         register_task(make_task(NAMED))
         yield
     scratch.set_folder(None)

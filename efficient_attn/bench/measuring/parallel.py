@@ -42,6 +42,15 @@ def find_chain(case: Case) -> Hashable:
     return chain(case)
 
 
+def identify_unit(case: Case) -> Hashable:
+    """What a case has in common with those that run on the same machine: the chain of its training, the cases of which
+    it reads rows, or else its group."""
+    together = find_task(case.group.target).together
+    if is_parallel(case.group):
+        return "chain", find_chain(case)
+    return ("together", together(case)) if together else ("group", case.group)
+
+
 def check_jobs(groups: Sequence[Group], jobs: int, turns: Turns | None = None) -> None:
     """Raise `UsageError` if the threads of so many jobs exceed the cores, or with turns of another run; warn if no
     group can run in parallel."""

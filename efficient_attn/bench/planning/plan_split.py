@@ -19,7 +19,7 @@ from ...errors import UsageError
 from ...instruments.roofline import Roofline
 from ...results.schema import MAX_RUN_FILE_BYTES, parse_json
 from ..case import Case
-from ..measuring.parallel import find_chain, is_parallel
+from ..measuring.parallel import identify_unit
 from .cost_estimate import estimate_cost
 
 MOST_PARTS = 10_000
@@ -69,7 +69,7 @@ def split_plan(cases: Sequence[Case], count: int, arguments: Sequence[str]) -> l
     """Split a plan into parts of about the same estimated time. Raises `UsageError` for more parts than can be made."""
     units: dict[Hashable, list[Case]] = defaultdict(list)
     for case in cases:
-        units[("chain", find_chain(case)) if is_parallel(case.group) else ("group", case.group)].append(case)
+        units[identify_unit(case)].append(case)
     if not 1 <= count <= len(units):
         each = "groups of cases that run together"
         raise UsageError(f"plan: --split {count}: the plan has {len(units)} {each}; give at most {len(units)}")

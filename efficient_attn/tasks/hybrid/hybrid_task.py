@@ -167,6 +167,7 @@ HYBRID = Task(
     plan=plan,
     judge=judge,
     guess=guess,
+    together=lambda case: set_stage(case.group, Stage(STEP, 0)),
     columns={
         "step": "of the choice, from 0; the greedy rule adds a layer in each",
         "layer": "the layer that the step adds",

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ...bench.case_config import CaseConfig, Group
+from ...bench.data_files import digest_files
 from ...bench.measuring import scratch
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Task
@@ -27,7 +28,7 @@ from .attempts import (
     list_uptrainings,
     resolve_attempt,
 )
-from .problem import Baselines, LearnKeys, Problem, digest_files
+from .problem import Baselines, LearnKeys, Problem
 from .reach import compute_lookback, compute_share_within, count_reach
 from .shortcuts import compute_baselines, fit_shortcuts, make_columns
 from .step_cost import estimate_flops, guess

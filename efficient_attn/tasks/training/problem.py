@@ -1,9 +1,7 @@
 """A problem: what models are trained to do, as a value. Examples are NumPy arrays, so that it does not need torch."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,9 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from ...bench.planning.suite_schema import Count as Count
 from ...bench.task import Keys
-from ...errors import UsageError
 
-DIGESTED_BYTES = 2**16  # at either end of a file
 IGNORED = -100  # marks positions without a target
 Split = Literal["train", "validation", "test"]
 RecipeModel = Literal["decoder", "encoder", "pair", "vision", "patches", "sequence"]
@@ -30,22 +26,6 @@ def check_distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
         raise ValueError(f"{repeated[0]} occurs twice; remove one")
     return values
-
-
-def digest_files(folder: str) -> str:
-    """A digest of a folder's files: their names, sizes, and first and last bytes, as they may have gigabytes. Raises
-    `UsageError` for a file that cannot be read."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
-        try:
-            with path.open("rb") as file:
-                ends, size = [file.read(DIGESTED_BYTES)], path.stat().st_size
-                file.seek(max(size - DIGESTED_BYTES, 0))
-                ends.append(file.read(DIGESTED_BYTES))
-        except OSError as error:
-            raise UsageError(f"data: {path}: {error.strerror}") from error
-        digest.update(f"{path.relative_to(folder)}\0{size}\0".encode(errors="surrogateescape") + b"\0".join(ends))
-    return digest.hexdigest()[:12]
 
 
 Rate = Annotated[float, Field(gt=0, lt=1)]

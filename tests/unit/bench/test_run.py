@@ -16,7 +16,7 @@ import torch
 from command_server import SHORT_ROOFLINE
 from torch import Tensor
 
-from efficient_attn.bench import run as run_module
+from efficient_attn.bench import session as session_module
 from efficient_attn.bench.measuring import parallel
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import NoisyMachine, RunOutcome, StaleCases, default_folder, run
@@ -57,7 +57,7 @@ def measured_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def _known_machine(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Measure the machine only in tests that are marked `looks`, and briefly."""
     if "looks" not in request.keywords:
-        monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+        monkeypatch.setattr(session_module, "_inspect", lambda device, planned, conditions: {"device": device})
     for name, value in SHORT_ROOFLINE.items():
         monkeypatch.setattr(roofline, name, value)
 

@@ -16,6 +16,7 @@ import torch
 from tiny_models import llama, save_tiny
 
 from efficient_attn.bench import run as run_module
+from efficient_attn.bench import session as session_module
 from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.planning.plan import Overrides, make_plan
 from efficient_attn.errors import UsageError
@@ -40,7 +41,7 @@ variant  = [{{ name = "{SPEC}" }}]
 
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+    monkeypatch.setattr(session_module, "_inspect", lambda device, planned, conditions: {"device": device})
     with tiny_suites.isolated_registry():
         yield
     scratch.set_folder(None)
@@ -61,7 +62,7 @@ def folder(keys: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A finished run."""
     folder = tmp_path_factory.mktemp("run") / "out"
     with pytest.MonkeyPatch.context() as patch, tiny_suites.isolated_registry():
-        patch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+        patch.setattr(session_module, "_inspect", lambda device, planned, conditions: {"device": device})
         loaded = tiny_suites.parse(SUITE)
         run_module.run(loaded, make_plan(loaded, Overrides(keys=keys)), folder, start_method="inline")
     scratch.set_folder(None)

@@ -10,7 +10,7 @@ import lra_files
 import pytest
 import tiny_suites
 
-from efficient_attn.bench import run as run_module
+from efficient_attn.bench import session as session_module
 from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.run import run
 from efficient_attn.bench.task_registry import register_task
@@ -37,7 +37,7 @@ options = { window = 3 }
 
 @pytest.fixture(autouse=True)
 def _isolated_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(run_module, "_inspect", lambda device, planned, conditions: {"device": device})
+    monkeypatch.setattr(session_module, "_inspect", lambda device, planned, conditions: {"device": device})
     with tiny_suites.isolated_registry():
         yield
     scratch.set_folder(None)

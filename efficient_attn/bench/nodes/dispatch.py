@@ -1,0 +1,284 @@
+"""Give the units of a plan to nodes, and collect what they send. A unit of a lost node goes to another one.
+
+Each place of the cluster is served by a thread, which waits for its node; the caller's thread alone stores results.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ...engines.cluster import Cluster, NodeLost, Slot
+from ...errors import UsageError
+from ...results.checkpoints import digest_of
+from ...results.rows import Record
+from ..data_files import CarriedFiles
+from ..measuring.prepared_case import make_failure
+from ..session import Entry, SessionSettings, utc_now
+from .node_facts import Node, select_nodes
+from .node_program import Needed, NodeProgram, NodeTask
+from .unit import CheckpointFile, Unit, choose_repeated
+from .unit_queue import UnitQueue
+
+PROGRAM = f"{NodeProgram.__module__}:{NodeProgram.__qualname__}"
+MOST_LOSSES = 3  # of nodes by one unit, or by one place without a result in between
+START_S = 300.0  # for a node to start and describe itself
+BEGIN_S = 900.0  # for a node to import plug-ins and to measure itself
+PAUSE_S = 10.0  # without news, after which a node is asked for some
+SEARCH_S = 5.0  # between two looks for further nodes
+ABSENCE_S = 60.0  # without any node, after which the run stops
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that users should know about a node."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A record of a case that another node has measured for the run."""
+
+    record: Record
+
+
+Message: TypeAlias = "Entry | Record | Repeated | CheckpointFile | Notice"
+
+
+@dataclass
+class Dispatcher:
+    """A run on the nodes of a cluster.
+
+    records, checkpoints: of the run's folder. earlier: entries of the run's folder. machine: the only class of
+    machines, by default that of most nodes. answer_s: in which a node has to answer. repeats: whether some groups are
+    measured by a second node.
+    """
+
+    cluster: Cluster
+    units: Sequence[Unit]
+    settings: SessionSettings
+    files: CarriedFiles
+    variables: Mapping[str, str | None] = field(default_factory=dict)
+    records: Sequence[Record] = ()
+    checkpoints: Sequence[CheckpointFile] = ()
+    earlier: Sequence[Entry] = ()
+    machine: str | None = None
+    answer_s: float = 60.0
+    repeats: bool = True
+
+    def __post_init__(self) -> None:
+        self._queue = UnitQueue(self.units)
+        self._threads: dict[Slot, threading.Thread] = {}
+        self._nodes: dict[Slot, Node] = {}
+        self._messages: queue.Queue[Message | BaseException] = queue.Queue()
+        self._name = f"efficient-attn-{secrets.token_hex(8)}"
+        self._choices: list[Entry] = []
+        self._first_choices = threading.Lock()
+        self._records = {digest_of(record.row.case_key): record for record in self.records}
+        self._files = {file.name: file for file in self.checkpoints}
+        self._repeated: set[int] = set()
+        self._machine_class: tuple[str, ...] = ()
+
+    def run(self) -> Iterator[Message]:
+        """Measure all units, and yield what comes. Raises `UsageError` for nodes that do not fit together, and if all
+        have been lost."""
+        try:
+            yield from self._begin()
+            searched = served = time.monotonic()
+            while (
+                self._is_served()
+                or any(not unit.is_repeat for unit in self._queue.pending)
+                or not self._messages.empty()
+            ):
+                served = time.monotonic() if self._is_served() else served
+                if time.monotonic() - served > ABSENCE_S:
+                    raise UsageError("all nodes have been lost; the rows so far are saved; continue with --resume")
+                if time.monotonic() - searched > SEARCH_S:
+                    searched = time.monotonic()
+                    yield from self._search()
+                with suppress(queue.Empty):
+                    message = self._messages.get(timeout=0.2)
+                    if isinstance(message, BaseException):
+                        raise message
+                    yield message
+            if repeats := self._queue.pending:
+                yield Notice(f"{len(repeats)} groups were not measured on a second node: it has been lost")
+        finally:
+            self._queue.close()
+            for node in list(self._nodes.values()):
+                node.remote.stop()
+
+    def _is_served(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads.values())
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Iterator[Notice]:
+        """Find the nodes and start to serve those of one class."""
+        slots = self._list_slots()
+        if not slots:
+            needed = " and ".join(sorted({unit.device for unit in self.units}))
+            raise UsageError(f"--engine: no node of the cluster offers a place for {needed}; see docs/clusters.md")
+        with ThreadPoolExecutor(len(slots)) as pool:
+            nodes = list(pool.map(self._open, slots))
+        answers = [node for node in nodes if isinstance(node, Node)]
+        if not answers:
+            raise UsageError(f"no node answers: {next(node for node in nodes if isinstance(node, str))}")
+        yield from (Notice(node) for node in nodes if isinstance(node, str))
+        selected, others = select_nodes(answers, self.machine)
+        self._machine_class = selected[0].machine_class
+        for node in others:
+            node.remote.stop()
+            yield Notice(f"{node.slot} is not used: another machine ({', '.join(node.machine_class)})")
+        if self.repeats and len({node.slot.node for node in selected}) > 1:
+            self._repeated = choose_repeated(self.units)
+        for node in selected:
+            self._serve(node.slot, node)
+
+    def _list_slots(self) -> list[Slot]:
+        return self.cluster.list_slots(sorted({unit.device for unit in self.units}))
+
+    def _open(self, slot: Slot) -> Node | str:
+        """Start the program in a place; or why that failed."""
+        try:
+            remote = self.cluster.start(slot, PROGRAM)
+        except NodeLost as error:
+            return f"{slot}: {error}"
+        try:
+            return Node.describe(slot, remote, self.variables, START_S)
+        except Exception as error:
+            remote.stop()
+            return f"{slot}: {error}"
+
+    def _search(self) -> Iterator[Notice]:
+        """Serve nodes that have joined."""
+        for slot in self._list_slots():
+            if slot in self._threads or not self._queue.pending:
+                continue
+            node = self._open(slot)
+            fault = node if isinstance(node, str) else node.find_fault()
+            if isinstance(node, Node) and not fault and node.machine_class == self._machine_class:
+                yield Notice(f"{slot} has joined")
+                self._serve(slot, node)
+                continue
+            self._threads[slot] = threading.Thread()  # not started: this place is not tried again
+            if isinstance(node, Node):
+                node.remote.stop()
+                fault = fault or f"another machine ({', '.join(node.machine_class)})"
+            yield Notice(f"{slot} is not used: {fault}")
+
+    def _serve(self, slot: Slot, node: Node) -> None:
+        self._nodes[slot] = node
+        self._threads[slot] = threading.Thread(target=self._work, args=(node,), daemon=True)
+        self._threads[slot].start()
+
+    # -- a node's thread -----------------------------------------------------------------------------------------------
+
+    def _work(self, node: Node) -> None:
+        """Serve a place until no unit is left, or it is lost for good."""
+        losses, slot = 0, node.slot
+        try:
+            while True:
+                entry: Entry | None = None
+                try:
+                    entry = self._begin_session(node)
+                    self._messages.put(entry)
+                    while (unit := self._queue.take(slot)) is not None:
+                        self._measure(node, unit)
+                        losses = 0
+                    self._messages.put(node.remote.call("end", seconds=BEGIN_S))
+                    return
+                except NodeLost as loss:
+                    losses += 1
+                    node.remote.stop()
+                    if entry is not None:
+                        self._messages.put({**entry, "finished": utc_now(), "lost": str(loss)})
+                    self._messages.put(Notice(f"{slot} was lost: {loss}"))
+                is_done = self._queue.is_done or self._queue.closed
+                if is_done or losses >= MOST_LOSSES or slot not in self._list_slots():
+                    return
+                opened = self._open(slot)
+                if isinstance(opened, str):
+                    self._messages.put(Notice(f"{slot} is not used any more: {opened.removeprefix(f'{slot}: ')}"))
+                    return
+                node = self._nodes[slot] = opened
+        except BaseException as error:  # raised in the caller's thread
+            if not self._queue.closed:
+                self._messages.put(error)
+
+    def _begin_session(self, node: Node) -> Entry:
+        """Begin a session. The first node's choices of kernels are those of all."""
+        if self._choices:
+            return self._call_begin(node)
+        with self._first_choices:  # the others wait
+            self._choices.append(self._call_begin(node))
+            return self._choices[-1]
+
+    def _call_begin(self, node: Node) -> Entry:
+        slot = node.slot
+        groups = {
+            (group.config.device, group.config.dtype, group.config.threads, bool(group.config.mode)): group
+            for unit in self.units
+            for group, _ in unit.groups
+            if unit.device == slot.device
+        }
+        task = NodeTask(
+            name=f"{self._name}-{slot.node[:12]}-{slot.device}{slot.number}",
+            settings=replace(self.settings, entry={**self.settings.entry, "node": slot.name}),
+            files=self.files,
+            groups=list(groups.values()),
+            earlier=[*self.earlier, *self._choices],
+        )
+        return node.remote.call("begin", task, seconds=BEGIN_S)
+
+    def _measure(self, node: Node, unit: Unit) -> None:
+        """Have a node measure a unit. If it is lost, the unit returns, or its remaining cases fail."""
+        slot, remaining = node.slot, {case.digest for case in unit.cases}
+        needed = Needed(
+            [self._records[digest] for digest in unit.needed if digest in self._records],
+            [file for file in list(self._files.values()) if file.digest in unit.needed],
+        )
+        further: list[Unit] = []
+        try:
+            for message in node.remote.stream("measure", unit, needed, pause_s=PAUSE_S):
+                if isinstance(message, Record):
+                    digest = digest_of(message.row.case_key)
+                    remaining.discard(digest)
+                    if digest in unit.needed:
+                        self._records[digest] = message
+                    self._messages.put(Repeated(message) if unit.is_repeat else message)
+                else:
+                    self._collect(node)
+            self._collect(node)
+            further += [unit.repeat(slot.node)] if unit.number in self._repeated and not unit.is_repeat else []
+        except NodeLost as loss:
+            further += self._retry(unit, remaining, loss)
+            raise
+        finally:
+            self._queue.finish(slot, *further, first=bool(further) and not further[0].is_repeat)
+
+    def _collect(self, node: Node) -> None:
+        """Fetch checkpoints, which another node will need if this one is lost."""
+        for file in node.remote.call("collect_checkpoints", seconds=self.answer_s):
+            self._files[file.name] = file
+            self._messages.put(file)
+
+    def _retry(self, unit: Unit, remaining: Collection[str], loss: NodeLost) -> list[Unit]:
+        """What is left of a unit, or nothing if it has ended several nodes: its remaining cases have failed."""
+        if not remaining or (unit.losses + 1 >= MOST_LOSSES and unit.is_repeat):
+            return []
+        if unit.losses + 1 < MOST_LOSSES:
+            return [unit.retry(remaining)]
+        reason = f"{MOST_LOSSES} nodes were lost while they measured it, the last one: {loss}"
+        for case in unit.cases:
+            if case.digest in remaining:
+                self._messages.put(make_failure(case, "crashed", reason))
+        return []

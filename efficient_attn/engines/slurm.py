@@ -1,0 +1,62 @@
+"""Commands as jobs of Slurm, through submitit, or as processes of this machine by its local executor."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..errors import UsageError
+
+POLL_S = 2.0
+DEFAULT_MINUTES = 24 * 60  # of a job, unless ``time`` is given
+CLUSTER = "cluster"  # a parameter of submitit itself: "slurm" or "local"
+
+
+def run_command(command: Sequence[str]) -> int:
+    """In a job: run a command, and return its exit status."""
+    return subprocess.run(list(command), check=False).returncode
+
+
+def run_jobs(
+    commands: Sequence[Sequence[str]], folder: Path, parameters: Mapping[str, str]
+) -> Iterator[tuple[int, int | str]]:
+    """Run each command in a job, and yield its number and exit status, or why it has none, as they end. Jobs are
+    cancelled when the iterator is closed.
+
+    folder: of submitit's logs, on a disk that all machines share. parameters: of ``sbatch``, without dashes, and
+    ``cluster``, "slurm" (default) or "local". Raises `UsageError` without submitit or Slurm, or for wrong parameters.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise UsageError('--engine slurm: needs submitit: python -m pip install "efficient-attn[slurm]"') from None
+    given = {name.lstrip("-").replace("-", "_"): value for name, value in parameters.items()}
+    cluster = given.pop(CLUSTER, "slurm")
+    if cluster not in ("slurm", "local"):
+        raise UsageError(f"--slurm {CLUSTER}={cluster}: must be slurm or local")
+    if given and cluster == "local":
+        raise UsageError(f"--slurm {min(given)}={given[min(given)]}: the local executor does not know it; remove it")
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor.update_parameters(timeout_min=DEFAULT_MINUTES)
+        if cluster == "slurm":
+            executor.update_parameters(slurm_additional_parameters=given)
+        jobs = [executor.submit(run_command, command) for command in commands]
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UsageError(f"--engine slurm: {' '.join(str(error).split())[:300]}") from error
+    pending = dict(enumerate(jobs))
+    try:
+        while pending:
+            for number, job in list(pending.items()):
+                if job.done():
+                    del pending[number]
+                    try:
+                        yield number, job.result()
+                    except Exception as error:  # of the job's process: killed, out of time, or cancelled
+                        yield number, f"{' '.join(str(error).split())[:200]}; log: {job.paths.stderr}"
+            time.sleep(POLL_S if cluster == "slurm" else 0.1)
+    finally:
+        for job in pending.values():
+            job.cancel()
