@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,8 @@ def connect_nodes(args: Namespace) -> Iterator[Nodes | None]:
     from ..bench.nodes.cluster_run import Nodes
     from ..engines import ray
 
-    with closing(ray.connect(args.address)) as cluster:
+    # Ray prints what happens to its workers to standard output, which is for results
+    with closing(ray.connect(args.address)) as cluster, redirect_stdout(sys.stderr):
         limit: dict[str, Any] = {} if args.node_timeout is None else {"answer_s": args.node_timeout}
         yield Nodes(cluster=cluster, machine=args.only_machine, **limit)
 

@@ -153,7 +153,7 @@ def _check_address(address: str) -> str:
         return address
     host, colon, port = address.rpartition(":")
     host, port = (host, port) if colon else (address, str(DEFAULT_PORT))
-    if "/" in host or not port.isdigit():
+    if not host or "/" in host or not port.isdigit():
         raise UsageError(f"--address {address}: not HOST:PORT, nor auto")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()

@@ -41,6 +41,8 @@ class Nodes:
             for path in checkpoints.list_files(folder)
             if path.suffix == ".pt"
         ]
+        earlier = read_sessions(folder)
+        machines = [session.get("environment", {}).get("machine") for session in earlier]
         yield from Dispatcher(
             self.cluster,
             make_units(cases, planned, settings.jobs),
@@ -49,8 +51,8 @@ class Nodes:
             variables={name: os.environ.get(name) for name in VARIABLES},
             records=read(folder),
             checkpoints=stored,
-            earlier=read_sessions(folder),
-            machine=self.machine,
+            earlier=earlier,
+            machine=self.machine or next(filter(None, machines), None),  # a folder has results of one class
             answer_s=self.answer_s,
         ).run()
 

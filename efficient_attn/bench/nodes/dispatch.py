@@ -79,6 +79,7 @@ class Dispatcher:
         self._threads: dict[Slot, threading.Thread] = {}
         self._nodes: dict[Slot, Node] = {}
         self._messages: queue.Queue[Message | BaseException] = queue.Queue()
+        self._sessions: set[Slot] = set()  # that have begun and not ended
         self._name = f"efficient-attn-{secrets.token_hex(8)}"
         self._choices: list[Entry] = []
         self._first_choices = threading.Lock()
@@ -93,12 +94,9 @@ class Dispatcher:
         try:
             yield from self._begin()
             searched = served = time.monotonic()
-            while (
-                self._is_served()
-                or any(not unit.is_repeat for unit in self._queue.pending)
-                or not self._messages.empty()
-            ):
-                served = time.monotonic() if self._is_served() else served
+            while self._queue.has_planned or self._sessions or not self._messages.empty():
+                is_served = any(thread.is_alive() for thread in self._threads.values())
+                served = time.monotonic() if is_served else served
                 if time.monotonic() - served > ABSENCE_S:
                     raise UsageError("all nodes have been lost; the rows so far are saved; continue with --resume")
                 if time.monotonic() - searched > SEARCH_S:
@@ -115,9 +113,6 @@ class Dispatcher:
             self._queue.close()
             for node in list(self._nodes.values()):
                 node.remote.stop()
-
-    def _is_served(self) -> bool:
-        return any(thread.is_alive() for thread in self._threads.values())
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -190,11 +185,13 @@ class Dispatcher:
                 entry: Entry | None = None
                 try:
                     entry = self._begin_session(node)
+                    self._sessions.add(slot)
                     self._messages.put(entry)
                     while (unit := self._queue.take(slot)) is not None:
                         self._measure(node, unit)
                         losses = 0
                     self._messages.put(node.remote.call("end", seconds=BEGIN_S))
+                    self._sessions.discard(slot)
                     return
                 except NodeLost as loss:
                     losses += 1
@@ -202,6 +199,7 @@ class Dispatcher:
                     if entry is not None:
                         self._messages.put({**entry, "finished": utc_now(), "lost": str(loss)})
                     self._messages.put(Notice(f"{slot} was lost: {loss}"))
+                    self._sessions.discard(slot)
                 is_done = self._queue.is_done or self._queue.closed
                 if is_done or losses >= MOST_LOSSES or slot not in self._list_slots():
                     return

@@ -59,7 +59,7 @@ def select_nodes(nodes: Sequence[Node], machine: str | None) -> tuple[list[Node]
     candidates = [node for node in nodes if machine in (None, *_list_names(node))]
     if not candidates:
         machines = ", ".join(sorted({node.machine_class[0] for node in nodes}))
-        raise UsageError(f"--only-machine {machine}: no such node; there are {machines}")
+        raise UsageError(f"no node of the class {machine}; there are {machines}")
     counts = Counter(node.machine_class for node in candidates)
     best = max(counts, key=lambda name: (counts[name], name))
     return [n for n in candidates if n.machine_class == best], [n for n in nodes if n.machine_class != best]

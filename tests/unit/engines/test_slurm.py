@@ -1,0 +1,69 @@
+"""Commands as jobs, by submitit's local executor: exit statuses, failures, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from efficient_attn.engines.slurm import run_jobs
+from efficient_attn.errors import UsageError
+
+pytest.importorskip("submitit")
+LOCAL = {"cluster": "local"}
+
+
+def _python(text: str) -> Sequence[str]:
+    return sys.executable, "-c", text
+
+
+@pytest.mark.slow
+def test_jobs_run_at_the_same_time_and_return_their_exit_status(tmp_path: Path) -> None:
+    other = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(.01)"
+    path = str(tmp_path / "x")
+    commands = [_python(other.format(path)), _python(f"open({path!r}, 'w'); raise SystemExit(1)"), _python("exit(7)")]
+    assert sorted(run_jobs(commands, tmp_path / "logs", LOCAL)) == [(0, 0), (1, 1), (2, 7)]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_has_a_reason_and_the_others_go_on(tmp_path: Path) -> None:
+    kill = f"import os; os.kill(os.getppid(), {int(signal.SIGKILL)})"
+    ended = dict(run_jobs([_python(kill), _python("")], tmp_path / "logs", LOCAL))
+    assert ended[1] == 0
+    assert isinstance(ended[0], str)
+    assert "; log: " in ended[0]
+
+
+@pytest.mark.slow
+def test_jobs_are_cancelled_when_nobody_waits_any_more(tmp_path: Path) -> None:
+    wait = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)"
+    jobs = run_jobs([_python("import time; time.sleep(2)"), _python(wait)], tmp_path / "logs", LOCAL)
+    assert next(iter(jobs)) == (0, 0)
+    pid = int((tmp_path / "pid").read_text())
+    jobs.close()  # pyright: ignore[reportAttributeAccessIssue]
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"cluster": "pbs"}, "--slurm cluster=pbs: must be slurm or local"),
+        (LOCAL | {"partition": "gpu"}, "--slurm partition=gpu: the local executor does not know it; remove it"),
+        ({}, "--engine slurm: .*srun"),
+    ],
+)
+def test_wrong_parameters_and_no_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], text: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=text):
+        next(iter(run_jobs([_python("")], tmp_path / "logs", parameters)))
