@@ -33,7 +33,7 @@ from .nodes.dispatch import Message, Notice, Repeated
 from .nodes.unit import CheckpointFile
 from .planning.plan_split import PlanPart
 from .planning.suite import LoadedSuite
-from .session import Session, SessionSettings, describe_run, store_record, utc_now
+from .session import MeasuringSession, SessionSettings, describe_run, store_record, utc_now
 from .task_registry import find_task
 
 
@@ -124,7 +124,7 @@ def run(
                 entry[ORDER_KEY] = [case.digest for case in cases]
                 messages = nodes.measure(cases, planned, settings, folder)
             else:
-                messages = Session(settings, folder, turns or Turns()).run(planned, read_sessions(folder))
+                messages = MeasuringSession(settings, folder, turns or Turns()).run(planned, read_sessions(folder))
             done, repeated = len(cases) - len(missing), RepeatedRun(folder)
             with closing(repeated), closing(messages):
                 for message in messages:

@@ -68,7 +68,7 @@ def describe_run(loaded: LoadedSuite) -> Entry:
 
 
 @dataclass
-class Session:
+class MeasuringSession:
     """Measures groups on this machine. folder: of checkpoints. entry: what ``run.json`` says of the session."""
 
     settings: SessionSettings

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from .. import units
 from ..report.comparable_quality import QualityConditions
+from ..results.compare import compare
+from ..results.exchange import read_run
 from ..results.rows import OVER_BUDGET
 from .console import print_table
 
@@ -160,3 +164,17 @@ def show_rounds(rows: Any) -> None:
     message = f"{share:.0%} disturbed by other activity on the machine" if share else "none disturbed"
     noisy = "; too many to trust small differences: measure again on an idle machine" if share > NOISY_SHARE else ""
     print(f"rounds: {int(rows.rounds[rows.status == 'ok'].sum())}, {message}{noisy}")
+
+
+def describe_reproducibility(folder: Path, repeated: Path) -> str | None:
+    """How much the results of a run differ from those of a second node, in a sentence; None without such results."""
+    if not repeated.is_dir():
+        return None
+    changes = [change for change in compare(read_run(folder), read_run(repeated)).changes if change.ratio]
+    if not changes:
+        return None
+    differences = sorted(max(change.ratio or 1, 1 / (change.ratio or 1)) - 1 for change in changes)
+    significant = sum(change.kind in ("slower", "faster") for change in changes)
+    text = f"reproducibility: of {len(changes)} results that a second node measured too, {significant} differ"
+    text += f" significantly; the median difference is {median(differences):.1%}, the largest {differences[-1]:.1%}"
+    return f"{text} (efficient-attn compare {folder} {repeated})"

@@ -141,6 +141,7 @@ def run(args: Namespace) -> int:
 
 def _report_run(args: Namespace, outcome: RunOutcome) -> int:
     """Write the page of a run, and print its results. Returns 1 if a case has failed."""
+    from ..bench.nodes.cluster_run import REPEATED_FOLDER
     from ..report.write import write_report
     from ..results.gathered import load
     from ..results.overrides import gather_overrides
@@ -148,16 +149,17 @@ def _report_run(args: Namespace, outcome: RunOutcome) -> int:
     from . import summary
 
     folder, statuses = outcome.folder, outcome.statuses
+    reproducibility = summary.describe_reproducibility(folder, folder / REPEATED_FOLDER)
     files, changes = write_report([folder], folder), gather_overrides(read_sessions(folder))
     if args.json:
         data = {"folder": str(folder), "page": str(files.page), "statuses": dict(statuses)}
-        print_json(data | {"trial": list(changes)})
+        print_json(data | {"trial": list(changes), "reproducibility": reproducibility})
     else:
         rows = load(folder)
         summary.show_results(rows, overrides=changes)
         summary.show_statuses(statuses)
         summary.show_rounds(rows)
-        print(f"page: {files.page}")
+        print(*filter(None, [reproducibility, f"page: {files.page}"]), sep="\n")
     return 1 if outcome.failed else 0
 
 

@@ -32,17 +32,19 @@ def run_jobs(
         import submitit
     except ImportError:
         raise UsageError('--engine slurm: needs submitit: python -m pip install "efficient-attn[slurm]"') from None
-    given = {name.lstrip("-").replace("-", "_"): value for name, value in parameters.items()}
-    cluster = given.pop(CLUSTER, "slurm")
+    options = {name.lstrip("-").replace("-", "_"): value for name, value in parameters.items()}
+    cluster = options.pop(CLUSTER, "slurm")
     if cluster not in ("slurm", "local"):
         raise UsageError(f"--slurm {CLUSTER}={cluster}: must be slurm or local")
-    if given and cluster == "local":
-        raise UsageError(f"--slurm {min(given)}={given[min(given)]}: the local executor does not know it; remove it")
+    if options and cluster == "local":
+        raise UsageError(
+            f"--slurm {min(options)}={options[min(options)]}: the local executor does not know it; remove it"
+        )
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(timeout_min=DEFAULT_MINUTES)
         if cluster == "slurm":
-            executor.update_parameters(slurm_additional_parameters=given)
+            executor.update_parameters(slurm_additional_parameters=options)
         jobs = [executor.submit(run_command, command) for command in commands]
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(f"--engine slurm: {' '.join(str(error).split())[:300]}") from error

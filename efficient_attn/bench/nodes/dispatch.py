@@ -214,11 +214,11 @@ class Dispatcher:
 
     def _begin_session(self, node: Node) -> Entry:
         """Begin a session. The first node's choices of kernels are those of all."""
-        if self._choices:
-            return self._call_begin(node)
         with self._first_choices:  # the others wait
-            self._choices.append(self._call_begin(node))
-            return self._choices[-1]
+            if not self._choices:
+                self._choices.append(self._call_begin(node))
+                return self._choices[0]
+        return self._call_begin(node)
 
     def _call_begin(self, node: Node) -> Entry:
         slot = node.slot

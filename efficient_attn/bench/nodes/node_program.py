@@ -73,10 +73,10 @@ class NodeProgram:
         from ...engines.worker import load_watched_plugin
         from ...instruments import integrity
         from ...results.store import RunWriter
-        from .. import run  # noqa: F401  (whose import records the functions that measure)
         from ..measuring.parallel import check_jobs
-        from ..session import Session
+        from ..session import MeasuringSession
 
+        integrity.record_integrity()  # before plug-ins are imported
         self._folder = Path(tempfile.gettempdir(), task.name)
         shutil.rmtree(self._folder, ignore_errors=True)  # of a session here that was lost
         files = self._folder / "files"
@@ -88,7 +88,7 @@ class NodeProgram:
         if task.settings.jobs > 1:
             check_jobs(task.groups, task.settings.jobs)
         self._writer = RunWriter(self._folder / FOLDER)
-        self._session = Session(task.settings, self._writer.folder)
+        self._session = MeasuringSession(task.settings, self._writer.folder)
         self._session.begin(task.groups, task.earlier)
         return self._session.entry
 
