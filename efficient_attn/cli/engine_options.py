@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -62,8 +63,8 @@ def connect_nodes(args: Namespace) -> Iterator[Nodes | None]:
     from ..bench.nodes.cluster_run import Nodes
     from ..engines import ray
 
-    # Ray prints what happens to its workers to standard output, which is for results
-    with closing(ray.connect(args.address)) as cluster, redirect_stdout(sys.stderr):
+    # Ray prints to standard output, which is for results, what our warnings of lost nodes say
+    with closing(ray.connect(args.address)) as cluster, open(os.devnull, "w") as null, redirect_stdout(null):
         limit: dict[str, Any] = {} if args.node_timeout is None else {"answer_s": args.node_timeout}
         yield Nodes(cluster=cluster, machine=args.only_machine, **limit)
 

@@ -75,9 +75,11 @@ def _translate_errors(seconds: float) -> Iterator[None]:
         raise error.cause from None
     except exceptions.GetTimeoutError:
         raise NodeLost(f"no answer for {seconds:g} s") from None
+    except (exceptions.ActorDiedError, exceptions.ActorUnavailableError) as error:
+        raise NodeLost(f"its process has ended, or cannot be reached ({type(error).__name__})") from None
     except exceptions.RayError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise NodeLost(f"{type(error).__name__}: {' '.join(lines)[:300]}") from None
+        sentence = " ".join(str(error).split()).partition(". ")[0]
+        raise NodeLost(f"{type(error).__name__}: {sentence[:200]}") from None
 
 
 @dataclass

@@ -25,8 +25,9 @@ def run_jobs(
     """Run each command in a job, and yield its number and exit status, or why it has none, as they end. Jobs are
     cancelled when the iterator is closed.
 
-    folder: of submitit's logs, on a disk that all machines share. parameters: of ``sbatch``, without dashes, and
-    ``cluster``, "slurm" (default) or "local". Raises `UsageError` without submitit or Slurm, or for wrong parameters.
+    folder: of submitit's logs, on a disk that all machines share. parameters: of ``sbatch``, without dashes, "true" for
+    those without a value, and ``cluster``, "slurm" (default) or "local". Raises `UsageError` without submitit or Slurm,
+    or for wrong parameters.
     """
     try:
         import submitit
@@ -44,7 +45,8 @@ def run_jobs(
         executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         executor.update_parameters(timeout_min=DEFAULT_MINUTES)
         if cluster == "slurm":
-            executor.update_parameters(slurm_additional_parameters=options)
+            flags: dict[str, str | bool] = {name: value == "true" or value for name, value in options.items()}
+            executor.update_parameters(slurm_additional_parameters=flags)
         jobs = [executor.submit(run_command, command) for command in commands]
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(f"--engine slurm: {' '.join(str(error).split())[:300]}") from error

@@ -28,7 +28,8 @@ WRONG = {
     "--strct=--strict --heads --padding --seq-len --out --quiet --fix --dtype",
     "plan": SUITE_FLAGS + " --splitt=--split --output=--out --resume --timeout",
     "run": SUITE_FLAGS + " -o=--out --output=--out --ouput=--out --time-limit=--timeout --memory=--memory-limit "
-    "--max-memory=--memory-limit --resum=--resume --retry --processes --baseline",
+    "--max-memory=--memory-limit --resum=--resume --retry --processes --baseline --engin=--engine --adress=--address "
+    "--machine=--only-machine --node=--nodes --num-nodes=--nodes --partition=--slurm --scheduler=--engine",
     "merge": "-o=--out --output=--out --ouput=--out --jsno=--json --plugn=--plugin --padding --resume --force --suite "
     "--overwrite --run --verbose --plan-part",
     "report": "--outt=--out --output-dir=--out --site=--out --format=--export --exprot=--export --publishd=--published "

@@ -67,3 +67,23 @@ def test_wrong_parameters_and_no_slurm(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=text):
         next(iter(run_jobs([_python("")], tmp_path / "logs", parameters)))
+
+
+def test_options_of_sbatch_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import submitit
+    from submitit.slurm.slurm import SlurmExecutor
+
+    scripts: list[str] = []
+
+    def submit(self: SlurmExecutor, command: str) -> object:
+        scripts.append(self._make_submission_file_text(command, "1"))
+        raise OSError("sbatch: no partition")
+
+    monkeypatch.setattr(SlurmExecutor, "affinity", classmethod(lambda cls: 1))
+    monkeypatch.setattr(SlurmExecutor, "_submit_command", submit)
+    options = {"partition": "gpu", "--cpus-per-task": "8", "time": "60", "exclusive": "true"}
+    assert submitit.__version__
+    with pytest.raises(UsageError, match="--engine slurm: sbatch: no partition"):
+        next(iter(run_jobs([_python("")], tmp_path / "logs", options)))
+    lines = [line.removeprefix("#SBATCH ") for line in scripts[0].splitlines() if line.startswith("#SBATCH")]
+    assert {"--partition=gpu", "--cpus-per-task=8", "--time=60", "--exclusive"} <= set(lines)
