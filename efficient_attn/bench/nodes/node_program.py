@@ -55,6 +55,7 @@ class NodeProgram:
         self._folder = Path()
         self._sent: dict[str, float] = {}
         self._lock = threading.Lock()
+        self._verified: set[tuple[object, ...]] = set()  # mechanisms whose sources are those of the driver
 
     def describe(self, variables: Mapping[str, str | None]) -> dict[str, Any]:
         """Facts by which nodes are compared. variables: of the environment, set or removed before torch reads them."""
@@ -98,10 +99,14 @@ class NodeProgram:
         from ..planning.case_factory import make_case
         from ..session import store_record
 
-        for case in {case.variant: case for case in unit.cases}.values():
-            here = make_case(case.group, case.variant, case.kv_heads, case.budget)
-            if here.fingerprint != case.fingerprint:
-                raise UsageError(f"{case.variant}: its sources are others on this node; install the same version there")
+        for case in unit.cases:
+            name = case.group.target, case.variant, case.fingerprint
+            if name not in self._verified:
+                here = make_case(case.group, case.variant, case.kv_heads, case.budget)
+                if here.fingerprint != case.fingerprint:
+                    remedy = "install the same version there"
+                    raise UsageError(f"{case.variant}: its sources are others on this node; {remedy}")
+                self._verified.add(name)
         durable.make_folder(self._writer.folder / checkpoints.CHECKPOINT_FOLDER)
         for file in needed.files:
             durable.replace(self._writer.folder / checkpoints.CHECKPOINT_FOLDER / file.name, file.content)
