@@ -87,8 +87,9 @@ def _list_data(cases: Iterable[Case]) -> Iterator[str]:
     """The files and folders that cases name."""
     for keys in dict.fromkeys(case.group.keys for case in cases):
         for name, value in keys:
-            if name in DATA_KEYS and isinstance(value, str) and Path(value).exists():
-                yield value
+            values = value if isinstance(value, tuple) else (value,)
+            if name in DATA_KEYS:
+                yield from (path for path in values if isinstance(path, str) and Path(path).exists())
 
 
 def _place(file: Path) -> str:

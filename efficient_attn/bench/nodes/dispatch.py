@@ -119,9 +119,11 @@ class Dispatcher:
     def _begin(self) -> Iterator[Notice]:
         """Find the nodes and start to serve those of one class."""
         slots = self._list_slots()
+        devices = sorted({unit.device for unit in self.units})
+        if len(devices) > 1:  # their places have different machines, as GPUs are hidden from programs without one
+            raise UsageError(f"--engine ray: groups of {' and '.join(devices)}; give one --device and another --out")
         if not slots:
-            needed = " and ".join(sorted({unit.device for unit in self.units}))
-            raise UsageError(f"--engine: no node of the cluster offers a place for {needed}; see docs/clusters.md")
+            raise UsageError(f"--engine ray: no node offers a place for {devices[0]}; see docs/clusters.md")
         with ThreadPoolExecutor(len(slots)) as pool:
             nodes = list(pool.map(self._open, slots))
         answers = [node for node in nodes if isinstance(node, Node)]
@@ -149,6 +151,9 @@ class Dispatcher:
             return f"{slot}: {error}"
         try:
             return Node.describe(slot, remote, self.variables, START_S)
+        except NodeLost as error:
+            remote.stop()
+            return f"{slot}: {error}; another run may use it"
         except Exception as error:
             remote.stop()
             return f"{slot}: {error}"
@@ -210,7 +215,7 @@ class Dispatcher:
                 node = self._nodes[slot] = opened
         except BaseException as error:  # raised in the caller's thread
             if not self._queue.closed:
-                self._messages.put(error)
+                self._messages.put(UsageError(f"{slot}: {error}") if isinstance(error, UsageError) else error)
 
     def _begin_session(self, node: Node) -> Entry:
         """Begin a session. The first node's choices of kernels are those of all."""

@@ -34,7 +34,7 @@ def _case(**keys: Any) -> Any:
 
 
 def test_small_data_and_plug_ins_travel_with_their_neighbours(here: Path, tmp_path: Path) -> None:
-    cases = [_case(data="data", text="text.txt"), _case(model=("data",), text="a name", other="data")]
+    cases = [_case(text="text.txt"), _case(model=("data", "a name"), text="a name", other="plug.py")]
     files = CarriedFiles.collect([str(here / "plug.py"), "a.module"], cases)
     assert set(files.contents) == {"plug.py", "neighbour.py", "data/deep/a.txt", "text.txt"}
     assert files.plugins == ("plug.py", "a.module")

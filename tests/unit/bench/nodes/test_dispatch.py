@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import tiny_suites
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_cluster import SimulatedCluster
+from simulated_cluster import SimulatedCluster, SimulatedNode
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.data_files import CarriedFiles
@@ -203,7 +204,7 @@ def test_nodes_that_cannot_measure_are_refused_by_name(timed: list[Case], facts:
 
 
 def test_no_place_no_answer_and_no_such_machine(timed: list[Case]) -> None:
-    with pytest.raises(UsageError, match="no node of the cluster offers a place for cpu"):
+    with pytest.raises(UsageError, match=r"no node offers a place for cpu; see docs/clusters\.md"):
         _dispatch(SimulatedCluster(names=()), timed)
     with pytest.raises(UsageError, match="no node answers: a: planned: unreachable"):
         _dispatch(SimulatedCluster(unreachable=frozenset("ab")), timed)
@@ -211,3 +212,22 @@ def test_no_place_no_answer_and_no_such_machine(timed: list[Case]) -> None:
         _dispatch(SimulatedCluster(), timed, machine="Z")
     messages = _dispatch(SimulatedCluster(unreachable=frozenset("b")), timed)
     assert messages[0] == Notice("b: planned: unreachable")
+
+
+def test_a_plan_for_two_devices_is_refused(timed: list[Case]) -> None:
+    group = replace(timed[0].group, config=replace(timed[0].group.config, device="cuda"))
+    cases = [*timed, replace(timed[0], group=group)]
+    with pytest.raises(UsageError, match="groups of cpu and cuda; give one --device and another --out"):
+        _dispatch(SimulatedCluster(), cases)
+
+
+def test_errors_of_a_node_name_it(timed: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: SimulatedNode, method: str, *arguments: Any, seconds: float) -> Any:
+        if method == "begin":
+            raise UsageError("my_attn: import failed")
+        return call(self, method, *arguments, seconds=seconds)
+
+    call = SimulatedNode.call
+    monkeypatch.setattr(SimulatedNode, "call", refuse)
+    with pytest.raises(UsageError, match=r"^[ab]: my_attn: import failed$"):
+        _dispatch(SimulatedCluster(), timed)
