@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
@@ -21,7 +21,7 @@ def run_command(command: Sequence[str]) -> int:
 
 def run_jobs(
     commands: Sequence[Sequence[str]], folder: Path, parameters: Mapping[str, str]
-) -> Iterator[tuple[int, int | str]]:
+) -> Generator[tuple[int, int | str], None, None]:
     """Run each command in a job, and yield its number and exit status, or why it has none, as they end. Jobs are
     cancelled when the iterator is closed.
 

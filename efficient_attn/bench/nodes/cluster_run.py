@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Nodes:
 
     def measure(
         self, cases: Sequence[Case], planned: Sequence[PlannedGroup], settings: SessionSettings, folder: Path
-    ) -> Iterator[Message]:
+    ) -> Generator[Message, None, None]:
         """Measure the planned groups of a plan's cases."""
         stored = [
             CheckpointFile(path.name, path.read_bytes())

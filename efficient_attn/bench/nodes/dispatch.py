@@ -9,7 +9,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -88,7 +88,7 @@ class Dispatcher:
         self._repeated: set[int] = set()
         self._machine_class: tuple[str, ...] = ()
 
-    def run(self) -> Iterator[Message]:
+    def run(self) -> Generator[Message, None, None]:
         """Measure all units, and yield what comes. Raises `UsageError` for nodes that do not fit together, and if all
         have been lost."""
         try:

@@ -45,7 +45,7 @@ def test_jobs_are_cancelled_when_nobody_waits_any_more(tmp_path: Path) -> None:
     jobs = run_jobs([_python("import time; time.sleep(2)"), _python(wait)], tmp_path / "logs", LOCAL)
     assert next(iter(jobs)) == (0, 0)
     pid = int((tmp_path / "pid").read_text())
-    jobs.close()  # pyright: ignore[reportAttributeAccessIssue]
+    jobs.close()
     deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
