@@ -9,11 +9,11 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...engines.cluster import Cluster, NodeLost, Slot
 from ...errors import UsageError
@@ -101,7 +101,7 @@ class Dispatcher:
                     raise UsageError("all nodes have been lost; the rows so far are saved; continue with --resume")
                 if time.monotonic() - searched > SEARCH_S:
                     searched = time.monotonic()
-                    yield from self._search()
+                    self._search()
                 with suppress(queue.Empty):
                     message = self._messages.get(timeout=0.2)
                     if isinstance(message, BaseException):
@@ -138,7 +138,8 @@ class Dispatcher:
         if self.repeats and len({node.slot.node for node in selected}) > 1:
             self._repeated = choose_repeated(self.units)
         for node in selected:
-            self._serve(node.slot, node)
+            self._nodes[node.slot] = node
+            self._start(node.slot, self._work, node)
 
     def _list_slots(self) -> list[Slot]:
         return self.cluster.list_slots(sorted({unit.device for unit in self.units}))
@@ -158,26 +159,29 @@ class Dispatcher:
             remote.stop()
             return f"{slot}: {error}"
 
-    def _search(self) -> Iterator[Notice]:
-        """Serve nodes that have joined."""
-        for slot in self._list_slots():
-            if slot in self._threads or not self._queue.pending:
-                continue
-            node = self._open(slot)
-            fault = node if isinstance(node, str) else node.find_fault()
-            if isinstance(node, Node) and not fault and node.machine_class == self._machine_class:
-                yield Notice(f"{slot} has joined")
-                self._serve(slot, node)
-                continue
-            self._threads[slot] = threading.Thread()  # not started: this place is not tried again
-            if isinstance(node, Node):
-                node.remote.stop()
-                fault = fault or f"another machine ({', '.join(node.machine_class)})"
-            yield Notice(f"{slot} is not used: {fault}")
+    def _search(self) -> None:
+        """Serve nodes that have joined, if they fit."""
+        if self._queue.pending:
+            for slot in self._list_slots():
+                if slot not in self._threads:
+                    self._start(slot, self._join, slot)
 
-    def _serve(self, slot: Slot, node: Node) -> None:
-        self._nodes[slot] = node
-        self._threads[slot] = threading.Thread(target=self._work, args=(node,), daemon=True)
+    def _join(self, slot: Slot) -> None:
+        """In a thread, as a node may take minutes to start."""
+        node = self._open(slot)
+        fault = node if isinstance(node, str) else node.find_fault()
+        if isinstance(node, Node) and not fault and node.machine_class == self._machine_class:
+            self._messages.put(Notice(f"{slot} has joined"))
+            self._nodes[slot] = node
+            self._work(node)
+            return
+        if isinstance(node, Node):
+            node.remote.stop()
+            fault = fault or f"another machine ({', '.join(node.machine_class)})"
+        self._messages.put(Notice(f"{slot} is not used: {fault}"))
+
+    def _start(self, slot: Slot, function: Callable[..., None], *arguments: Any) -> None:
+        self._threads[slot] = threading.Thread(target=function, args=arguments, daemon=True)
         self._threads[slot].start()
 
     # -- a node's thread -----------------------------------------------------------------------------------------------
@@ -260,7 +264,8 @@ class Dispatcher:
                     self._messages.put(Repeated(message) if unit.is_repeat else message)
                 else:
                     self._collect(node)
-            self._collect(node)
+            if unit.needed:
+                self._collect(node)
             further += [unit.repeat(slot.node)] if unit.number in self._repeated and not unit.is_repeat else []
         except NodeLost as loss:
             further += self._retry(unit, remaining, loss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from efficient_attn.bench.nodes import dispatch
 from efficient_attn.bench.nodes.dispatch import Dispatcher, Notice, Repeated
 from efficient_attn.bench.nodes.unit import CheckpointFile, make_units
 from efficient_attn.bench.session import SessionSettings
+from efficient_attn.engines.cluster import Slot
 from efficient_attn.errors import UsageError
 from efficient_attn.results.checkpoints import digest_of
 from efficient_attn.results.rows import Record
@@ -231,3 +233,27 @@ def test_errors_of_a_node_name_it(timed: list[Case], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SimulatedNode, "call", refuse)
     with pytest.raises(UsageError, match=r"^[ab]: my_attn: import failed$"):
         _dispatch(SimulatedCluster(), timed)
+
+
+def test_a_node_that_is_slow_to_join_holds_up_nothing(timed: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    is_complete, joined_late = threading.Event(), []
+    start = SimulatedCluster.start
+
+    def wait_and_start(self: SimulatedCluster, slot: Slot, program: str) -> SimulatedNode:
+        if slot.name == "slow":
+            joined_late.append(is_complete.wait(20))
+        return start(self, slot, program)
+
+    def join(cluster: SimulatedCluster) -> None:
+        cluster.names = ("a", "slow") if cluster.measured else ("a",)
+
+    monkeypatch.setattr(SimulatedCluster, "start", wait_and_start)
+    cluster = SimulatedCluster(names=("a",), on_list=join, seconds=0.02)
+    units = make_units(timed, group_cases(timed), 1)
+    digests: list[str] = []
+    for message in Dispatcher(cluster, units, SETTINGS, CarriedFiles()).run():
+        digests += _list_digests([message])
+        if len(digests) == len(timed):
+            is_complete.set()
+    assert sorted(digests) == sorted(case.digest for case in timed)
+    assert joined_late == [True], "it was still starting when all was measured"
