@@ -87,10 +87,9 @@ class ContextParallel:
         if self.scheme == "ring":
             out = ring_attention(q, k, v, causal=causal, valid=key_valid, order=order, group=ranks.group)
         elif self.scheme == "heads":
-            part = _take_heads(attn, ranks.size)
 
             def attend(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-                return part(q, k, v, Mask(causal, key_mask=valid))
+                return _take_heads(attn, ranks.size)(q, k, v, Mask(causal, key_mask=valid))
 
             out = attend_by_heads(attend, q, k, v, key_valid, ranks)
         elif self.scheme == "halo":
