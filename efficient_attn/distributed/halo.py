@@ -25,7 +25,7 @@ class Halo(NamedTuple):
     ahead: int
 
 
-class Slice(NamedTuple):
+class HaloPart(NamedTuple):
     """Positions of one rank that another one needs: the peer, and how many of the last (back) or first (ahead)."""
 
     peer: int
@@ -52,23 +52,23 @@ def find_halo(attn: Attention, causal: bool) -> Halo | None:
     return Halo(max(0, *(x for x in back if x is not None)), max(0, *(-x for x in ahead if x is not None)))
 
 
-def list_sends(halo: Halo, length: int, ranks: Ranks) -> Iterator[Slice]:
+def list_sends(halo: Halo, length: int, ranks: Ranks) -> Iterator[HaloPart]:
     """What this rank sends of its ``length`` positions, nearest ranks first."""
     return _list_slices(halo, length, ranks, 1)
 
 
-def list_receives(halo: Halo, length: int, ranks: Ranks) -> Iterator[Slice]:
+def list_receives(halo: Halo, length: int, ranks: Ranks) -> Iterator[HaloPart]:
     """What this rank receives, nearest ranks first."""
     return _list_slices(halo, length, ranks, -1)
 
 
-def _list_slices(halo: Halo, length: int, ranks: Ranks, direction: int) -> Iterator[Slice]:
+def _list_slices(halo: Halo, length: int, ranks: Ranks, direction: int) -> Iterator[HaloPart]:
     for distance in range(1, ranks.size):
         for size, is_back in ((halo.back, True), (halo.ahead, False)):
             count = min(size - (distance - 1) * length, length)
             peer = ranks.rank + distance * direction * (1 if is_back else -1)
             if count > 0 and 0 <= peer < ranks.size:
-                yield Slice(peer, count, is_back)
+                yield HaloPart(peer, count, is_back)
 
 
 def exchange_halo(tensors: Sequence[Tensor], halo: Halo, ranks: Ranks) -> tuple[Tensor, ...]:

@@ -42,7 +42,7 @@ class RingConfig:
     scale: float
 
 
-class Block(NamedTuple):
+class KeyBlock(NamedTuple):
     """Keys ``[B Hkv, 1, M, D]``, values ``[.., E]``, and which keys are valid, bool ``[B Hkv, M]``, of one rank."""
 
     k: Tensor
@@ -108,7 +108,7 @@ def find_visible(config: RingConfig, source: int, length: int) -> Visible | None
 
 def _forward(config: RingConfig, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
     """Outputs ``[B Hkv, G, N, E]`` and log-sum-exps, minus infinity in rows without keys."""
-    ranks, block = config.ranks, Block(k, v, valid)
+    ranks, block = config.ranks, KeyBlock(k, v, valid)
     out = widen(q).new_zeros(*q.shape[:3], v.shape[3])
     lse = out.new_full(q.shape[:3], float("-inf"))
     for step in range(ranks.size):
@@ -122,7 +122,7 @@ def _forward(config: RingConfig, q: Tensor, k: Tensor, v: Tensor, valid: Tensor 
     return out.to(q.dtype), lse
 
 
-def _attend_block(config: RingConfig, q: Tensor, block: Block, visible: Visible) -> tuple[Tensor, Tensor]:
+def _attend_block(config: RingConfig, q: Tensor, block: KeyBlock, visible: Visible) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exps of the queries that see a block, over its keys alone."""
     inputs = _select_inputs(q, block, visible)
     out, lse = attend_with_lse(inputs, FusedOptions(visible.causal, config.scale))
@@ -135,7 +135,7 @@ def _attend_block(config: RingConfig, q: Tensor, block: Block, visible: Visible)
     return out.masked_fill(blind[..., None], 0), lse.masked_fill(blind, float("-inf"))
 
 
-def _select_inputs(q: Tensor, block: Block, visible: Visible) -> FusedInputs:
+def _select_inputs(q: Tensor, block: KeyBlock, visible: Visible) -> FusedInputs:
     """The kernel's inputs, of one width, which it requires."""
     q, k, v = q[:, :, visible.rows], block.k[:, :, visible.keys], block.v[:, :, visible.keys]
     width = max(k.shape[3], v.shape[3])
@@ -148,15 +148,15 @@ def _pad_width(x: Tensor, width: int) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _receive(transfer: Transfer) -> Block:
+def _receive(transfer: Transfer) -> KeyBlock:
     k, v, *valid = transfer.wait()
-    return Block(k, v, valid[0] if valid else None)
+    return KeyBlock(k, v, valid[0] if valid else None)
 
 
 def _gradients(config: RingConfig, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:
     """Gradients by all arguments of `_RingFunction`."""
     q, k, v, valid, out, lse = saved
-    ranks, block = config.ranks, Block(k, v, valid)
+    ranks, block = config.ranks, KeyBlock(k, v, valid)
     lse = lse.masked_fill(lse == float("-inf"), 0)  # of rows without keys, whose weights are then exp(-inf)
     grad_q = torch.zeros_like(widen(q), memory_format=torch.contiguous_format)
     home: list[Tensor] = []  # the gradients of this rank's keys and values by its queries
@@ -184,7 +184,7 @@ def _gradients(config: RingConfig, grad: Tensor, *saved: Any) -> tuple[Tensor | 
 
 
 def _differentiate_block(
-    config: RingConfig, q: Tensor, block: Block, visible: Visible, grad: Tensor, out: Tensor, lse: Tensor
+    config: RingConfig, q: Tensor, block: KeyBlock, visible: Visible, grad: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, ...]:
     """The gradients of the queries that see a block and of the keys and values that they see. grad, out, lse: of these
     queries, over the keys of all blocks."""

@@ -1,4 +1,4 @@
-"""The bytes that a rank sends in one call, by formula; `collectives.size_sent` counts what it sends.
+"""The bytes that a rank sends in one call, by formula; `collectives.count_sent` counts what it sends.
 
 Sizes are those of a rank's part, n and m positions of the W n and W m of the sequence. training: with the backward
 pass. padded: with a mask of keys, a byte each. Half precision has its sums in float32.

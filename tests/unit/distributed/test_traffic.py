@@ -12,7 +12,7 @@ from efficient_attn.distributed import traffic
 from efficient_attn.distributed.collectives import Ranks
 from efficient_attn.distributed.halo import find_halo
 
-LONG = {"length": 512, "heads": 8, "kv_heads": 4, "head_dim": 32}
+LONG: Any = {"length": 512, "heads": 8, "kv_heads": 4, "head_dim": 32}
 CASES = [
     RankCase("ring", "full", 4, **LONG),
     RankCase("ring", "full", 2, False, "both", **LONG),
