@@ -4,11 +4,15 @@ Sizes are those of a rank's part, n and m positions of the W n and W m of the se
 pass. padded: with a mask of keys, a byte each. Half precision has its sums in float32.
 """
 
+from dataclasses import replace
+
 from torch import dtype as Dtype
 
-from ..contract import Shape
+from ..contract import Attention, Shape
+from ..variants.linear.linear_attention import LinearAttention
 from .collectives import Ranks
-from .halo import Halo, list_receives, list_sends
+from .context_parallel import Scheme
+from .halo import Halo, find_halo, list_receives, list_sends
 
 AGREEMENT_FACTS = 11  # integers of 8 bytes that ranks compare before a call of a layer, not on GPUs
 REFERENCE_BYTES = 8  # of the float64 relative to which sums of weighted keys are stored
@@ -66,3 +70,31 @@ def count_recurrent_bytes(shape: Shape, ranks: Ranks, dtype: Dtype, *, training:
 def count_agreement_bytes(ranks: Ranks) -> int:
     """What ranks compare before a call of a layer, on the CPU."""
     return (ranks.size - 1) * AGREEMENT_FACTS * 8
+
+
+def count_call_bytes(
+    attn: Attention,
+    scheme: Scheme,
+    shape: Shape,
+    ranks: Ranks,
+    dtype: Dtype,
+    *,
+    causal: bool,
+    training: bool = False,
+    padded: bool = False,
+) -> int:
+    """What a rank sends in a call of a layer on the CPU, without weights of keys that depend on the call."""
+    agreement = count_agreement_bytes(ranks)
+    if scheme == "ring":
+        return agreement + count_ring_bytes(shape, ranks, dtype, training=training, padded=padded)
+    if scheme == "heads":
+        return agreement + count_head_bytes(shape, ranks, dtype, training=training, padded=padded)
+    if scheme == "halo":
+        halo = find_halo(attn, causal) or Halo(0, 0)
+        return agreement + count_halo_bytes(shape, ranks, dtype, halo, training=training, padded=padded)
+    if not isinstance(attn, LinearAttention):
+        return agreement + count_recurrent_bytes(shape, ranks, dtype, training=training)
+    if type(attn).rates is not LinearAttention.rates:  # each head has sums of its own
+        shape = replace(shape, kv_heads=shape.heads)
+    features, weighted = attn.feature_map.width(shape.head_dim), attn.weighs_keys
+    return agreement + count_state_bytes(shape, ranks, dtype, features, training=training, weighted=weighted)

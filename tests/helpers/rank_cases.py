@@ -190,9 +190,9 @@ def differentiate_twice(group: Any, scheme: str) -> tuple[bool, str]:
     out = ContextParallel(scheme, group).attend(attn, q, k, v, ea.Mask(True))  # pyright: ignore[reportArgumentType]
     first, second = (torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True) for _ in range(2))
     equal = all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
-    grads = torch.autograd.grad(out.square().sum(), (q, k, v), create_graph=True)
+    grads = torch.autograd.grad(out.square().sum(), [q, k, v], create_graph=True)
     try:
-        torch.autograd.grad(sum(g.square().sum() for g in grads), q)  # pyright: ignore[reportArgumentType]
+        torch.autograd.grad(torch.stack([g.square().sum() for g in grads]).sum(), q)
     except ea.UnsupportedError as error:
         return equal, str(error)
     return equal, ""

@@ -1,6 +1,5 @@
 """The bytes that ranks send: counted, written by the process, and by formula."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +7,17 @@ import torch
 from rank_cases import WRITTEN, RankCase, run_on_rank
 from rank_processes import RankProcesses
 
-from efficient_attn.distributed import traffic
+import efficient_attn as ea
 from efficient_attn.distributed.collectives import Ranks
-from efficient_attn.distributed.halo import find_halo
+from efficient_attn.distributed.halo import Halo
+from efficient_attn.distributed.traffic import (
+    count_call_bytes,
+    count_halo_bytes,
+    count_head_bytes,
+    count_recurrent_bytes,
+    count_ring_bytes,
+    count_state_bytes,
+)
 
 LONG: Any = {"length": 512, "heads": 8, "kv_heads": 4, "head_dim": 32}
 CASES = [
@@ -30,24 +37,9 @@ CASES = [
 
 
 def count_by_formula(case: RankCase, rank: int, *, training: bool) -> int:
-    ranks, shape, attn = Ranks(None, rank, case.world), case.local_shape, case.create()  # pyright: ignore[reportArgumentType]
-    options: dict[str, Any] = {"training": training}
-    agreement = traffic.count_agreement_bytes(ranks)
-    if case.scheme == "state":
-        if case.spec == "kda":
-            return agreement + traffic.count_recurrent_bytes(shape, ranks, case.dtype, **options)
-        if case.spec == "retention":  # each head has its own decay
-            shape = replace(shape, kv_heads=shape.heads)
-        features = {"linear": 32, "retention": 32}.get(case.spec, 64)
-        options["weighted"] = case.spec != "linear"
-        return agreement + traffic.count_state_bytes(shape, ranks, case.dtype, features, **options)
-    options["padded"] = bool(case.padding)
-    if case.scheme == "halo":
-        halo = find_halo(attn, case.causal)
-        assert halo is not None
-        return agreement + traffic.count_halo_bytes(shape, ranks, case.dtype, halo, **options)
-    count = traffic.count_ring_bytes if case.scheme == "ring" else traffic.count_head_bytes
-    return agreement + count(shape, ranks, case.dtype, **options)
+    ranks, padded = Ranks(None, rank, case.world), bool(case.padding)  # pyright: ignore[reportArgumentType]
+    options: Any = {"causal": case.causal, "training": training, "padded": padded}
+    return count_call_bytes(case.create(), case.scheme, case.local_shape, ranks, case.dtype, **options)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.slow
@@ -64,3 +56,15 @@ def test_bytes_are_those_of_the_formula(rank_processes: RankProcesses, case: Ran
 def test_processes_write_what_is_counted(rank_processes: RankProcesses, case: RankCase) -> None:
     for part in rank_processes.run(run_on_rank, case, world=case.world):
         assert part["sent_training"] <= part["written"] < 1.01 * part["sent_training"] + 10_000  # headers of messages
+
+
+def test_formulas() -> None:
+    """Of a ring of four: three blocks of keys and values forward; backward three more, and three of gradients."""
+    shape, ranks = ea.Shape(2, 8, 4, 100, 100, 32, 16), Ranks(None, 1, 4)  # pyright: ignore[reportArgumentType]
+    keys, queries, floats = 2 * 4 * 100 * (32 + 16), 2 * 8 * 100 * (32 + 16), torch.float32
+    assert count_ring_bytes(shape, ranks, floats) == 3 * 4 * keys
+    assert count_ring_bytes(shape, ranks, torch.bfloat16, training=True) == 3 * (2 * 2 + 4) * keys
+    assert count_head_bytes(shape, ranks, floats, training=True) == 2 * 3 * (queries + keys)
+    assert count_halo_bytes(shape, ranks, floats, Halo(10, 0)) == 10 * 2 * 4 * (32 + 16) * 4
+    assert count_state_bytes(shape, ranks, floats, 64) == 3 * 8 * 64 * 17 * 4
+    assert count_recurrent_bytes(shape, ranks, floats, training=True) == 2 * 3 * 8 * 32 * 48 * 4

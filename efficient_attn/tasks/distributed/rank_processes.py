@@ -1,0 +1,99 @@
+"""Processes of a process group, started for one case, and what each of them measures.
+
+The process of a rank is ``python -m efficient_attn.tasks.distributed.rank_measurement FOLDER RANK``; it reads the job
+from the folder and writes its result there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ...bench.measuring.row_errors import InvalidResult
+from ...errors import UnsupportedError, UsageError
+
+MODULE = "efficient_attn.tasks.distributed.rank_measurement"
+JOB, STORE = "job.json", "store"
+POLL_S = 0.05
+ERRORS: Mapping[str, type[Exception]] = {e.__name__: e for e in (UnsupportedError, UsageError, InvalidResult)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankJob:
+    """What all ranks run. ranks: their number; the rest as in `CaseConfig`. plugins: to load before."""
+
+    spec: str
+    scheme: str
+    ranks: int
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_len: int
+    head_dim: int
+    dtype: str
+    device: str
+    causal: bool
+    training: bool
+    threads: int
+    rounds: int
+    seed: int
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """What a rank measured: seconds of a call in each round, the bytes that it sent in one call, those of the formula,
+    and the largest relative difference of output and gradients from one process, which rank 0 compares."""
+
+    times_s: Sequence[float]
+    sent: int
+    formula: int
+    difference: float | None
+
+
+def run_ranks(job: RankJob) -> list[RankResult]:
+    """The results by rank. Raises the error of the first rank that fails, and ends the others."""
+    with tempfile.TemporaryDirectory(prefix="ranks-") as name:
+        folder = Path(name)
+        (folder / JOB).write_text(json.dumps(asdict(job)))
+        environment = os.environ | {"OMP_NUM_THREADS": str(job.threads)}
+        if job.device == "cpu":
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        processes = [_start(folder, rank, environment) for rank in range(job.ranks)]
+        try:
+            while any(process.poll() is None for process in processes):
+                if any(process.poll() for process in processes):  # the others would wait for it
+                    break
+                time.sleep(POLL_S)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        outcomes = [_read(folder, rank, process.returncode) for rank, process in enumerate(processes)]
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.get("error") == "ended"):
+        if "error" in outcome:
+            raise ERRORS.get(outcome["error"], RuntimeError)(outcome["message"])
+    return [RankResult(**outcome) for outcome in outcomes]
+
+
+def _start(folder: Path, rank: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with (folder / f"{rank}.log").open("wb") as log:
+        command = [sys.executable, "-m", MODULE, str(folder), str(rank)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
+
+
+def _read(folder: Path, rank: int, code: int) -> dict[str, Any]:
+    """What a rank wrote, or that it ended without a result."""
+    path = folder / f"{rank}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    lines = (folder / f"{rank}.log").read_text(errors="replace").strip().splitlines() or ["no output"]
+    return {"error": "ended", "message": f"rank {rank} ended with status {code}: {lines[-1]}"}
