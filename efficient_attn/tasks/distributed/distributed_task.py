@@ -8,7 +8,6 @@ rank is ready. Times are reported only if every rank has cores of its own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from ...results.stats import estimate_trimmed_mean, median
 if TYPE_CHECKING:
     from ...bench.case import Case
     from ...instruments.roofline import Roofline
-    from .rank_processes import RankResult
+    from .rank_job import RankResult
 
 MAX_BYTES_ERROR = 0.01
 MAX_DIFFERENCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 3e-2, "float16": 5e-3}
@@ -56,8 +55,10 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
 
 def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     """Start the ranks, and check and summarize what they measured."""
+    from ...instruments.environment.machine import count_usable_cores
     from ...registry import plugins
-    from .rank_processes import RankJob, run_ranks
+    from .rank_job import RankJob
+    from .rank_processes import run_ranks
 
     keys, config, sampling = case.keys, case.group.config, case.group.sampling
     scheme, ranks, training = keys.scheme[0], keys.ranks[0], keys.training[0]
@@ -85,9 +86,9 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     row.mode, row.backend_used = "forward_backward" if training else "forward", case.create().backend
     sent, difference = max(result.sent for result in results), results[0].difference
     row.extra = {"scheme": scheme, "ranks": ranks, "sent_bytes": sent, "difference": difference}
-    row.extra |= {"formula_bytes": max(result.formula for result in results), "cores": len(os.sched_getaffinity(0))}
+    row.extra |= {"formula_bytes": max(result.formula for result in results), "cores": count_usable_cores()}
     if config.device == "cpu" and ranks * threads > row.extra["cores"]:
-        row.extra["note"] = f"no time: {ranks} ranks share {row.extra['cores']} cores"
+        row.extra["note"] = f"no time: {ranks} ranks, usable cores: {row.extra['cores']}"
         return Record(row)
     times = [1e3 * max(seconds) for seconds in zip(*(result.times_s for result in results), strict=True)]
     interval = estimate_trimmed_mean(times).interval()

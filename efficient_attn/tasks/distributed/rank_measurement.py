@@ -23,7 +23,7 @@ from ...distributed.sequence_parts import Order, join_sequence, split_sequence
 from ...distributed.traffic import count_agreement_bytes, count_call_bytes
 from ...errors import UnsupportedError
 from ...registry import create, load_plugin
-from .rank_processes import JOB, STORE, RankJob, RankResult
+from .rank_job import JOB, STORE, RankJob, RankResult
 
 ROUND_S = 0.05  # of calls in a round, at least
 TIMEOUT = timedelta(minutes=10)

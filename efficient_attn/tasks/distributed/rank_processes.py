@@ -1,4 +1,4 @@
-"""Processes of a process group, started for one case, and what each of them measures.
+"""Processes of a process group, started for one case.
 
 The process of a rank is ``python -m efficient_attn.tasks.distributed.rank_measurement FOLDER RANK``; it reads the job
 from the folder and writes its result there.
@@ -12,51 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ...bench.measuring.row_errors import InvalidResult
 from ...errors import UnsupportedError, UsageError
+from .rank_job import JOB, RankJob, RankResult
 
 MODULE = "efficient_attn.tasks.distributed.rank_measurement"
-JOB, STORE = "job.json", "store"
 POLL_S = 0.05
 ERRORS: Mapping[str, type[Exception]] = {e.__name__: e for e in (UnsupportedError, UsageError, InvalidResult)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankJob:
-    """What all ranks run. ranks: their number; the rest as in `CaseConfig`. plugins: to load before."""
-
-    spec: str
-    scheme: str
-    ranks: int
-    batch: int
-    heads: int
-    kv_heads: int
-    seq_len: int
-    head_dim: int
-    dtype: str
-    device: str
-    causal: bool
-    training: bool
-    threads: int
-    rounds: int
-    seed: int
-    plugins: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankResult:
-    """What a rank measured: seconds of a call in each round, the bytes that it sent in one call, those of the formula,
-    and the largest relative difference of output and gradients from one process, which rank 0 compares."""
-
-    times_s: Sequence[float]
-    sent: int
-    formula: int
-    difference: float | None
 
 
 def run_ranks(job: RankJob) -> list[RankResult]:

@@ -9,7 +9,7 @@ from inline_measurement import measure_cases
 from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.tasks.distributed.distributed_task import check_results
-from efficient_attn.tasks.distributed.rank_processes import RankResult
+from efficient_attn.tasks.distributed.rank_job import RankResult
 
 SUITE = """
 title    = "trial"
@@ -43,7 +43,7 @@ def test_two_ranks_are_verified_and_counted() -> None:
         assert row.latency_ms is not None
         assert [len(x) for x in record.samples["latency_ms"]] == [1, 1, 1]
     else:
-        assert (row.latency_ms, row.extra["note"]) == (None, "no time: 2 ranks share 1 cores")
+        assert (row.latency_ms, row.extra["note"]) == (None, "no time: 2 ranks, usable cores: 1")
 
 
 @pytest.mark.slow
