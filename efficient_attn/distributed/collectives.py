@@ -65,9 +65,10 @@ def _count(n_bytes: int) -> None:
 
 
 class Transfer(NamedTuple):
-    """Sends and receives under way."""
+    """Sends and receives under way. sent: must exist until they have left."""
 
     works: Sequence[Any]
+    sent: tuple[Tensor, ...]
     received: tuple[Tensor, ...]
 
     def wait(self) -> tuple[Tensor, ...]:
@@ -81,13 +82,18 @@ def start_transfer(
     sends: Sequence[tuple[Tensor, int]], receives: Sequence[tuple[Tensor, int]], ranks: Ranks
 ) -> Transfer:
     """Send tensors to ranks, and receive from ranks into contiguous tensors, without waiting for them."""
-    operations = []
-    for x, peer in sends:
-        _count(x.nbytes)
-        operations.append(dist.P2POp(dist.isend, x.contiguous(), group=ranks.group, group_peer=peer))
-    operations += [dist.P2POp(dist.irecv, x, group=ranks.group, group_peer=peer) for x, peer in receives]
+    sent = tuple(x.contiguous() for x, _ in sends)
+    operations = [
+        dist.P2POp(operation, x, group=ranks.group, group_peer=peer)
+        for operation, tensors, peers in (
+            (dist.isend, sent, [peer for _, peer in sends]),
+            (dist.irecv, [x for x, _ in receives], [peer for _, peer in receives]),
+        )
+        for x, peer in zip(tensors, peers, strict=True)
+    ]
+    _count(sum(x.nbytes for x in sent))
     works = dist.batch_isend_irecv(operations) if operations else []
-    return Transfer(works, tuple(x for x, _ in receives))
+    return Transfer(works, sent, tuple(x for x, _ in receives))
 
 
 def start_shift(tensors: Sequence[Tensor], ranks: Ranks) -> Transfer:

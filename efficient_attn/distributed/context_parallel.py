@@ -106,7 +106,7 @@ class ContextParallel:
         for name in UNSUPPORTED_FIELDS:
             if getattr(mask, name) is not None:
                 raise UnsupportedError(f"context_parallel={self.scheme!r} does not support Mask({name}=...)")
-        _, shape, traits, _ = find_accepted(attn, q, k, v, Mask(mask.causal), inputs)
+        _, shape, *_ = find_accepted(attn, q, k, v, Mask(mask.causal), inputs)
         if shape.n < 1 or shape.m < 1 or shape.batch < 1:
             raise UsageError(
                 f"each rank needs a part of at least one position, got q {list(q.shape)} k {list(k.shape)}"
@@ -114,8 +114,11 @@ class ContextParallel:
         if shape.n != shape.m and (mask.causal or self.scheme in ("halo", "state")):
             cause = "a causal mask" if mask.causal else f"context_parallel={self.scheme!r}"
             raise UsageError(f"{cause} needs as many queries as keys on each rank, got {shape.n} and {shape.m}")
+        if self.scheme == "state" and attn.absolute and mask.key_mask is not None:
+            raise UnsupportedError(f"{attn.label} counts positions from a row's first key, which only one rank knows")
         max_len, length = attn.dims.max_len, shape.m * ranks.size
-        if self.scheme == "state" and traits.positional and max_len is not None and length > max_len:
+        bounded = isinstance(attn, LinearAttention) and attn.feature_map.positional and max_len is not None
+        if self.scheme == "state" and bounded and length > (max_len or 0):
             raise UsageError(f"{attn.label}: made for {max_len} positions (dims.max_len), all ranks have {length}")
         facts = {"B": shape.batch, "H": shape.heads, "Hkv": shape.kv_heads, "N": shape.n, "M": shape.m}
         facts |= {"D": shape.head_dim, "E": shape.value_dim, "dtype": DTYPES.index(q.dtype), "causal": mask.causal}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..contract import Attention, Mask
 from ..errors import UnsupportedError
@@ -110,7 +111,8 @@ class _HaloFunction(torch.autograd.Function):
         return tuple(extended)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         halo, ranks, length = ctx.halo, ctx.ranks, ctx.length
         grads_by_tensor: list[Any] = [None] * len(grads)
         indices = [i for i in range(len(grads)) if ctx.needs_input_grad[2 + i]]

@@ -16,6 +16,7 @@ from ...bench.case_config import CaseConfig, Group
 from ...bench.planning.request import TaskRequest
 from ...bench.planning.suite_schema import Count
 from ...bench.task import Guess, Keys, Task
+from ...errors import UsageError
 from ...results.rows import Record, Row
 from ...results.section import Column, Section
 from ...results.stats import estimate_trimmed_mean, median
@@ -23,7 +24,7 @@ from ...results.stats import estimate_trimmed_mean, median
 if TYPE_CHECKING:
     from ...bench.case import Case
     from ...instruments.roofline import Roofline
-    from .rank_job import RankResult
+    from .rank_job import RankJob, RankResult
 
 MAX_BYTES_ERROR = 0.01
 MAX_DIFFERENCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 3e-2, "float16": 5e-3}
@@ -48,25 +49,24 @@ def plan(request: TaskRequest) -> Iterator[tuple[Group, int | None]]:
         point = dict(values)
         kv_heads, length = point.pop("kv_heads"), point["seq_len"]
         for ranks in keys.ranks:
+            chunks = ranks * (2 if scheme == "ring" and values["causal"] else 1)
+            if length % chunks:
+                raise UsageError(f"{request.task}: {scheme} on {ranks} ranks needs multiples of {chunks}, not {length}")
             inputs = f"{scheme}, {ranks} rank{'s' * (ranks > 1)}{', training' * training}"
             config = CaseConfig(max_len=length, inputs=inputs, **point)
             yield request.make_group(config, scheme=(scheme,), ranks=(ranks,), training=(training,)), kv_heads
 
 
-def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Start the ranks, and check and summarize what they measured."""
-    from ...instruments.environment.machine import count_usable_cores
+def make_job(case: Case) -> RankJob:
+    """What the ranks of a case run."""
     from ...registry import plugins
     from .rank_job import RankJob
-    from .rank_processes import run_ranks
 
     keys, config, sampling = case.keys, case.group.config, case.group.sampling
-    scheme, ranks, training = keys.scheme[0], keys.ranks[0], keys.training[0]
-    threads = config.threads or 1
-    job = RankJob(
+    return RankJob(
         spec=str(case.variant),
-        scheme=scheme,
-        ranks=ranks,
+        scheme=keys.scheme[0],
+        ranks=keys.ranks[0],
         batch=config.batch,
         heads=config.heads,
         kv_heads=case.kv_heads,
@@ -75,20 +75,28 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         dtype=config.dtype,
         device=config.device,
         causal=config.causal,
-        training=training,
-        threads=threads,
+        training=keys.training[0],
+        threads=config.threads or 1,
         rounds=sampling.rounds,
         seed=sampling.seed,
         plugins=tuple(plugins()),
     )
+
+
+def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
+    """Start the ranks, and check and summarize what they measured."""
+    from ...instruments.environment.machine import count_usable_cores
+    from .rank_processes import run_ranks
+
+    job, cores = make_job(case), count_usable_cores()
     results = run_ranks(job)
-    check_results(results, config.dtype)
-    row.mode, row.backend_used = "forward_backward" if training else "forward", case.create().backend
+    check_results(results, job.dtype)
+    row.mode, row.backend_used = "forward_backward" if job.training else "forward", case.create().backend
     sent, difference = max(result.sent for result in results), results[0].difference
-    row.extra = {"scheme": scheme, "ranks": ranks, "sent_bytes": sent, "difference": difference}
-    row.extra |= {"formula_bytes": max(result.formula for result in results), "cores": count_usable_cores()}
-    if config.device == "cpu" and ranks * threads > row.extra["cores"]:
-        row.extra["note"] = f"no time: {ranks} ranks, usable cores: {row.extra['cores']}"
+    row.extra = {"scheme": job.scheme, "ranks": job.ranks, "sent_bytes": sent, "difference": difference}
+    row.extra |= {"formula_bytes": max(result.formula for result in results), "cores": cores}
+    if job.device == "cpu" and job.ranks * job.threads > cores:
+        row.extra["note"] = f"no time: {job.ranks} ranks of {job.threads} threads, usable cores: {cores}"
         return Record(row)
     times = [1e3 * max(seconds) for seconds in zip(*(result.times_s for result in results), strict=True)]
     interval = estimate_trimmed_mean(times).interval()

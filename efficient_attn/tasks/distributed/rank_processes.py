@@ -23,6 +23,7 @@ from .rank_job import JOB, RankJob, RankResult
 
 MODULE = "efficient_attn.tasks.distributed.rank_measurement"
 POLL_S = 0.05
+ORDER = {"ended": 1, "killed": 2}  # of errors: an exception says most
 ERRORS: Mapping[str, type[Exception]] = {e.__name__: e for e in (UnsupportedError, UsageError, InvalidResult)}
 
 
@@ -36,16 +37,16 @@ def run_ranks(job: RankJob) -> list[RankResult]:
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         processes = [_start(folder, rank, environment) for rank in range(job.ranks)]
         try:
-            while any(process.poll() is None for process in processes):
-                if any(process.poll() for process in processes):  # the others would wait for it
-                    break
+            # a rank that fails ends all, as the others would wait for it
+            while any(process.poll() is None for process in processes) and not any(p.poll() for p in processes):
                 time.sleep(POLL_S)
+            codes = [process.poll() for process in processes]
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        outcomes = [_read(folder, rank, process.returncode) for rank, process in enumerate(processes)]
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.get("error") == "ended"):
+        outcomes = [_read(folder, rank, code) for rank, code in enumerate(codes)]
+    for outcome in sorted(outcomes, key=lambda outcome: ORDER.get(outcome.get("error", ""), 0)):
         if "error" in outcome:
             raise ERRORS.get(outcome["error"], RuntimeError)(outcome["message"])
     return [RankResult(**outcome) for outcome in outcomes]
@@ -57,10 +58,10 @@ def _start(folder: Path, rank: int, environment: Mapping[str, str]) -> subproces
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
 
 
-def _read(folder: Path, rank: int, code: int) -> dict[str, Any]:
-    """What a rank wrote, or that it ended without a result."""
+def _read(folder: Path, rank: int, code: int | None) -> dict[str, Any]:
+    """What a rank wrote, or that it ended without a result. code: None if it was ended because of another rank."""
     path = folder / f"{rank}.json"
     if path.exists():
         return json.loads(path.read_text())
     lines = (folder / f"{rank}.log").read_text(errors="replace").strip().splitlines() or ["no output"]
-    return {"error": "ended", "message": f"rank {rank} ended with status {code}: {lines[-1]}"}
+    return {"error": "ended" if code else "killed", "message": f"rank {rank} ended with status {code}: {lines[-1]}"}

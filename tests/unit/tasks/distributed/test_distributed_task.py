@@ -1,15 +1,19 @@
 """The task `distributed`: what it plans, measures and refuses."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import tiny_suites
+import torch
 from inline_measurement import measure_cases
 
+import efficient_attn as ea
 from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.measuring.row_errors import InvalidResult
-from efficient_attn.tasks.distributed.distributed_task import check_results
+from efficient_attn.tasks.distributed.distributed_task import check_results, make_job
 from efficient_attn.tasks.distributed.rank_job import RankResult
+from efficient_attn.tasks.distributed.rank_processes import run_ranks
 
 SUITE = """
 title    = "trial"
@@ -30,6 +34,31 @@ def test_a_group_for_each_scheme_and_number_of_ranks() -> None:
     ]
 
 
+def test_lengths_that_ranks_do_not_divide() -> None:
+    with pytest.raises(ea.UsageError, match="ring on 2 ranks needs multiples of 4, not 50"):
+        tiny_suites.plan(SUITE, axes={"seq_len": [50]})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ranks_without_gpus() -> None:
+    (case,) = tiny_suites.plan(
+        SUITE, keys={"scheme": "ring", "ranks": 1}, axes={"device": ["cuda"], "dtype": ["float32"]}
+    )
+    job = make_job(case)
+    with pytest.raises(ea.UnsupportedError, match="1 ranks need as many GPUs, there are 0"):
+        run_ranks(job)
+
+
+@pytest.mark.slow
+def test_a_rank_that_ends_ends_the_others(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("import os, sys\nif sys.argv[-1] == '1':\n    os._exit(7)\n")
+    (case,) = tiny_suites.plan(SUITE, keys={"scheme": "ring", "ranks": 2})
+    job = replace(make_job(case), plugins=(str(tmp_path / "leaves.py"),))
+    with pytest.raises(RuntimeError, match="rank 1 ended with status 7: no output"):
+        run_ranks(job)
+
+
 @pytest.mark.slow
 def test_two_ranks_are_verified_and_counted() -> None:
     (case,) = tiny_suites.plan(SUITE, keys={"scheme": "ring", "ranks": 2})
@@ -43,7 +72,7 @@ def test_two_ranks_are_verified_and_counted() -> None:
         assert row.latency_ms is not None
         assert [len(x) for x in record.samples["latency_ms"]] == [1, 1, 1]
     else:
-        assert (row.latency_ms, row.extra["note"]) == (None, "no time: 2 ranks, usable cores: 1")
+        assert (row.latency_ms, row.extra["note"]) == (None, "no time: 2 ranks of 1 threads, usable cores: 1")
 
 
 @pytest.mark.slow
