@@ -160,6 +160,7 @@ def find_differences(case: RankCase, parts: list[Any]) -> dict[str, float]:
     alone = run_alone(case)
     assert alone.keys() <= parts[0].keys()
     joined = {name: join_parts(case, [part[name] for part in parts]) for name in alone}
+    assert all(bool(x.isfinite().all()) for x in joined.values())  # `max` ignores NaN
     return {
         name: float((joined[name].double() - x.double()).abs().max() / x.abs().max().clamp(min=1))
         for name, x in alone.items()

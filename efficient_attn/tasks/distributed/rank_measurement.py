@@ -114,10 +114,11 @@ def _compare(parts: Tensors, ranks: Ranks, order: Order, run_alone: Callable[[],
     joined = {name: join_sequence(x, dim=2, order=order) for name, x in parts.items()}
     if ranks.rank:
         return None
-    return max(
-        float((joined[name].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1))
+    differences = [
+        (joined[name].double() - x.double()).abs().max() / x.double().abs().max().clamp(min=1)
         for name, x in run_alone().items()
-    )
+    ]
+    return float(torch.stack(differences).max())  # NaN if any is
 
 
 def _count_iterations(call: Callable[[], Any], device: torch.device) -> int:
