@@ -72,6 +72,10 @@ class ContextParallel:
     def attend(self, attn: Attention, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         """The rows of ``q [B, H, N, D]`` over the keys of all ranks: k ``[B, Hkv, M, D]``, v ``[B, Hkv, M, E]``. Raises
         `UsageError` for calls that do not fit, and `UnsupportedError` for features that are not supported."""
+        if torch.compiler.is_compiling():
+            from .uncompiled import call_uncompiled
+
+            return call_uncompiled(self.attend, attn, q, k, v, mask, **inputs)
         if is_autocast_enabled(q):
             return run_under_autocast(partial(self.attend, attn), q, k, v, mask, inputs=inputs)
         v = require_values(v)

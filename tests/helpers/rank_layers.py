@@ -66,6 +66,28 @@ def train_on_rank(group: Any, case: LayerCase) -> dict[str, Tensor]:
     return case.train(group)
 
 
+def compare_compiled(group: Any, scheme: str, variant: str) -> float:
+    """The difference of a compiled layer from itself, after a backward pass of both."""
+    parallel = ContextParallel(scheme, group)  # pyright: ignore[reportArgumentType]
+    layer = ea.MultiHeadAttention(D_MODEL, 4, variant=variant, context_parallel=parallel)
+    compiled: Any = torch.compile(layer, backend="eager")
+    x, gradients = torch.ones(1, 4, D_MODEL) * torch.arange(4.0)[:, None], []
+    for call in (layer, compiled):
+        part = x.clone().requires_grad_()
+        call(part, mask=ea.Mask(True)).square().sum().backward()
+        assert part.grad is not None
+        gradients.append(part.grad)
+    return float((gradients[0] - gradients[1]).abs().max())
+
+
+def call_absolute(group: Any) -> Tensor:
+    """A left-padded call of a mechanism whose positions count from the first key of a row."""
+    attn = ea.LinearAttention(ea.feature_maps.cosine(64))
+    q, k, v = (torch.ones(1, 2, 4, 8) for _ in range(3))
+    mask = ea.Mask(key_mask=torch.arange(4)[None] > 1)
+    return ContextParallel("state", group).attend(attn, q, k, v, mask)
+
+
 def call_with_lengths(group: Any, lengths: list[int], scheme: str = "ring") -> Any:
     """A call with parts of different lengths."""
     layer = ea.MultiHeadAttention(8, 2, context_parallel=ContextParallel(scheme, group))  # pyright: ignore[reportArgumentType]

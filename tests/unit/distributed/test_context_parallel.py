@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from rank_layers import LayerCase, call_with_lengths, call_with_mask, call_without_gradient, train_on_rank
+from rank_layers import (
+    LayerCase,
+    call_absolute,
+    call_with_lengths,
+    call_with_mask,
+    call_without_gradient,
+    compare_compiled,
+    train_on_rank,
+)
 from rank_processes import RankProcesses
 
 import efficient_attn as ea
@@ -64,6 +72,17 @@ def test_autocast(rank_processes: RankProcesses, scheme: str) -> None:
         assert results["out"].dtype == torch.bfloat16
         for name, x in expected.items():
             torch.testing.assert_close(results[name].float(), x.float(), atol=0.03 * float(x.abs().max()), rtol=0)
+
+
+@pytest.mark.slow
+def test_compiled_layers(rank_processes: RankProcesses) -> None:
+    assert rank_processes.run(compare_compiled, "halo", "sliding_window:window=3", world=2) == [0, 0]
+
+
+@pytest.mark.slow
+def test_positions_that_only_one_rank_knows(rank_processes: RankProcesses) -> None:
+    for text in rank_processes.run(call_absolute, world=2):
+        assert text.endswith("counts positions from a row's first key, which only one rank knows")
 
 
 @pytest.mark.parametrize(
