@@ -130,9 +130,11 @@ class ContextParallel:
         check_agreement(ranks, q.device, **facts, padding=mask.pads_keys, gradient=gradient)
 
 
-def make_context_parallel(value: Scheme | ContextParallel | None) -> ContextParallel | None:
-    """The value of a layer's option."""
-    return value if value is None or isinstance(value, ContextParallel) else ContextParallel(value)
+def make_context_parallel(value: Scheme | ContextParallel, attn: Attention) -> ContextParallel:
+    """The value of a layer's option. Raises `UnsupportedError` for a mechanism that the scheme does not support."""
+    parallel = value if isinstance(value, ContextParallel) else ContextParallel(value)
+    parallel.check(attn)
+    return parallel
 
 
 def _find_valid(

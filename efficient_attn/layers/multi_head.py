@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from ..contract import Attention, Dims, Input, Mask, Shape
 from ..contract.autocast import is_autocast_enabled
 from ..contract.mask import EVERYTHING
-from ..distributed.context_parallel import ContextParallel, Scheme, make_context_parallel
 from ..errors import UnsupportedError, UsageError
 from ..registry import create
 from ..spec import SpecLike
 from .positions import Positions
 from .weights import make_projection
+
+if TYPE_CHECKING:
+    from ..distributed.context_parallel import ContextParallel, Scheme
 
 Start: TypeAlias = int | Tensor | tuple[int, ...]  # a first position; of each row; of each equal chunk of a part
 EPSILON = 1e-6  # added to mean squares by the norms of queries and keys
@@ -74,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         gated: bool = False,
         dropout: float | None = None,
         seed: int = 0,
-        context_parallel: Scheme | ContextParallel | None = None,
+        context_parallel: "Scheme | ContextParallel | None" = None,
     ) -> None:
         super().__init__()
         if d_model < 1 or heads < 1:
@@ -94,9 +96,11 @@ class MultiHeadAttention(nn.Module):
         _check_fit(self.attn, replace(dims, kv_heads=self.kv_heads))
         if positions:
             positions.check(self.attn, heads, self.head_dim)
-        self.context_parallel = make_context_parallel(context_parallel)
-        if self.context_parallel is not None:
-            self.context_parallel.check(self.attn)
+        self.context_parallel: ContextParallel | None = None
+        if context_parallel is not None:
+            from ..distributed.context_parallel import make_context_parallel  # imports all mechanisms that it supports
+
+            self.context_parallel = make_context_parallel(context_parallel, self.attn)
 
         def make_linear(name: str, size: int) -> nn.Linear:
             return make_projection(d_model, size, bias=bias, seed=seed, name=name)
@@ -141,7 +145,7 @@ class MultiHeadAttention(nn.Module):
         q, k, v, inputs = self._project(x, context, start)
         return self._project_output(self.attn(q, k, v, mask, **inputs), x)
 
-    def _attend_across_ranks(self, parallel: ContextParallel, x: Tensor, context: Tensor, mask: Mask) -> Tensor:
+    def _attend_across_ranks(self, parallel: "ContextParallel", x: Tensor, context: Tensor, mask: Mask) -> Tensor:
         starts = parallel.list_starts(x.shape[1], context.shape[1], mask.causal)
         q, k, v, inputs = self._project(x, context, *starts)
         return self._project_output(parallel.attend(self.attn, q, k, v, mask, **inputs), x)
