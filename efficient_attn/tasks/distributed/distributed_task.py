@@ -9,6 +9,7 @@ rank is ready. Times are reported only if every rank has cores of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -89,13 +90,14 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     from .rank_processes import run_ranks
 
     job, cores = make_job(case), count_usable_cores()
-    results = run_ranks(job)
+    shares_cores = job.device == "cpu" and job.ranks * job.threads > cores
+    results = run_ranks(replace(job, rounds=0) if shares_cores else job)
     check_results(results, job.dtype)
     row.mode, row.backend_used = "forward_backward" if job.training else "forward", case.create().backend
     sent, difference = max(result.sent for result in results), results[0].difference
     row.extra = {"scheme": job.scheme, "ranks": job.ranks, "sent_bytes": sent, "difference": difference}
     row.extra |= {"formula_bytes": max(result.formula for result in results), "cores": cores}
-    if job.device == "cpu" and job.ranks * job.threads > cores:
+    if shares_cores:
         row.extra["note"] = f"no time: {job.ranks} ranks of {job.threads} threads, usable cores: {cores}"
         return Record(row)
     times = [1e3 * max(seconds) for seconds in zip(*(result.times_s for result in results), strict=True)]

@@ -69,7 +69,8 @@ def measure_rank(job: RankJob, rank: int, store: Path) -> RankResult:
     difference = _compare(
         results, ranks, order, lambda: run_call(lambda **x: attn(mask=mask, **x), whole, job.training)
     )
-    times = [_time_round(call, device, iterations) for iterations in [_count_iterations(call, device)] * job.rounds]
+    iterations = _count_iterations(call, device) if job.rounds else 0
+    times = [_time_round(call, device, iterations) for _ in range(job.rounds)]
     return RankResult(times_s=times, sent=traffic.sent, formula=formula, difference=difference)
 
 
