@@ -43,11 +43,17 @@ class RingConfig:
 
 
 class KeyBlock(NamedTuple):
-    """Keys ``[B Hkv, 1, M, D]``, values ``[.., E]``, and which keys are valid, bool ``[B Hkv, M]``, of one rank."""
+    """Keys ``[B Hkv, 1, M, D]``, values ``[.., E]``, and which keys are valid, bool ``[B, M]``, of one rank."""
 
     k: Tensor
     v: Tensor
     valid: Tensor | None
+
+    def find_valid(self, keys: slice) -> Tensor | None:
+        """``[B Hkv, 1, keys]``, the valid ones of some keys; None if all are."""
+        if self.valid is None:
+            return None
+        return self.valid[:, None, keys].repeat_interleave(len(self.k) // len(self.valid), 0)
 
     def start_shift(self, ranks: Ranks) -> Transfer:
         """Pass the block on, and receive the previous rank's."""
@@ -90,8 +96,7 @@ def ring_attention(
     config = RingConfig(ranks, causal, order, shape.head_dim**-0.5 if scale is None else scale)
     rows = q.unflatten(1, (shape.kv_heads, -1)).flatten(0, 1)
     keys, values = (x.flatten(0, 1)[:, None] for x in (k, v))
-    folded = None if valid is None else valid.repeat_interleave(shape.kv_heads, 0)
-    out, _ = cast(tuple[Tensor, Tensor], _RingFunction.apply(config, rows, keys, values, folded))
+    out, _ = cast(tuple[Tensor, Tensor], _RingFunction.apply(config, rows, keys, values, valid))
     return out.view(*q.shape[:3], shape.value_dim)
 
 
@@ -127,10 +132,10 @@ def _attend_block(config: RingConfig, q: Tensor, block: KeyBlock, visible: Visib
     inputs = _select_inputs(q, block, visible)
     out, lse = attend_with_lse(inputs, FusedOptions(visible.causal, config.scale))
     out = out[..., : block.v.shape[3]]
-    if block.valid is None:
+    valid = block.find_valid(visible.keys)
+    if valid is None:
         return out, lse
     # the kernel's log-sum-exp of a row without keys is not defined
-    valid = block.valid[:, None, visible.keys]
     blind = ~(valid.cumsum(-1) > 0 if visible.causal else valid.any(-1, keepdim=True))
     return out.masked_fill(blind[..., None], 0), lse.masked_fill(blind, float("-inf"))
 
@@ -139,7 +144,8 @@ def _select_inputs(q: Tensor, block: KeyBlock, visible: Visible) -> FusedInputs:
     """The kernel's inputs, of one width, which it requires."""
     q, k, v = q[:, :, visible.rows], block.k[:, :, visible.keys], block.v[:, :, visible.keys]
     width = max(k.shape[3], v.shape[3])
-    mask = None if block.valid is None else additive_mask(block.valid[:, None, None, visible.keys], q.dtype)
+    valid = block.find_valid(visible.keys)
+    mask = None if valid is None else additive_mask(valid[:, None], q.dtype)
     return FusedInputs(_pad_width(q, width), _pad_width(k, width), _pad_width(v, width), mask)
 
 

@@ -21,7 +21,7 @@ REFERENCE_BYTES = 8  # of the float64 relative to which sums of weighted keys ar
 def count_ring_bytes(shape: Shape, ranks: Ranks, dtype: Dtype, *, training: bool = False, padded: bool = False) -> int:
     """(W - 1) blocks of keys and values; with the backward pass as many again, and the sums of their gradients."""
     numbers = shape.batch * shape.kv_heads * shape.m * (shape.head_dim + shape.value_dim)
-    mask = shape.batch * shape.kv_heads * shape.m if padded else 0
+    mask = shape.batch * shape.m if padded else 0
     block = numbers * dtype.itemsize + mask
     sums = numbers * max(dtype.itemsize, 4)
     return (ranks.size - 1) * (2 * block + sums if training else block)
