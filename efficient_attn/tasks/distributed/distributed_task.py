@@ -20,7 +20,7 @@ from ...bench.task import Guess, Keys, Task
 from ...errors import UsageError
 from ...results.rows import Record, Row
 from ...results.section import Column, Section
-from ...results.stats import estimate_trimmed_mean, median
+from ...results.stats import estimate_trimmed_mean
 
 if TYPE_CHECKING:
     from ...bench.case import Case
@@ -101,9 +101,9 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
         row.extra["note"] = f"no time: {job.ranks} ranks of {job.threads} threads, usable cores: {cores}"
         return Record(row)
     times = [1e3 * max(seconds) for seconds in zip(*(result.times_s for result in results), strict=True)]
-    interval = estimate_trimmed_mean(times).interval()
-    row.latency_ms = median(times)
-    row.latency_ms_low, row.latency_ms_high = interval or (None, None)
+    mean = estimate_trimmed_mean(times)
+    row.latency_ms = mean.value
+    row.latency_ms_low, row.latency_ms_high = mean.interval() or (None, None)
     return Record(row, {"latency_ms": [[x] for x in times]})
 
 

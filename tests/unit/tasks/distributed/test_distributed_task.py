@@ -11,6 +11,7 @@ from inline_measurement import measure_cases
 import efficient_attn as ea
 from efficient_attn.bench.case import group_cases
 from efficient_attn.bench.measuring.row_errors import InvalidResult
+from efficient_attn.instruments.environment import machine
 from efficient_attn.tasks.distributed.distributed_task import check_results, make_job
 from efficient_attn.tasks.distributed.rank_job import RankResult
 from efficient_attn.tasks.distributed.rank_processes import run_ranks
@@ -60,7 +61,10 @@ def test_a_rank_that_ends_ends_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_are_verified_and_counted() -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_two_ranks_are_verified_counted_and_timed(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timed if each has a core of its own."""
+    monkeypatch.setattr(machine, "count_usable_cores", lambda: cores)
     (case,) = tiny_suites.plan(SUITE, keys={"scheme": "ring", "ranks": 2})
     (record,) = measure_cases([case])
     row = record.row
@@ -68,11 +72,14 @@ def test_two_ranks_are_verified_and_counted() -> None:
     keys = 1 * 4 * 32 * (16 + 16) * 4  # of a rank, in float32
     assert row.extra["sent_bytes"] == row.extra["formula_bytes"] == 3 * keys + 88
     assert 0 < float(str(row.extra["difference"])) < 2e-6
-    if int(str(row.extra["cores"])) > 1:
-        assert row.latency_ms is not None
-        assert [len(x) for x in record.samples["latency_ms"]] == [1, 1, 1]
-    else:
+    assert row.extra["cores"] == cores
+    if cores == 1:
         assert (row.latency_ms, row.extra["note"]) == (None, "no time: 2 ranks of 1 threads, usable cores: 1")
+        return
+    assert row.latency_ms is not None
+    assert [len(x) for x in record.samples["latency_ms"]] == [1, 1, 1]
+    assert row.latency_ms_low is not None
+    assert row.latency_ms_low <= row.latency_ms
 
 
 @pytest.mark.slow
