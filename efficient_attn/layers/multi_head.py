@@ -1,9 +1,9 @@
 """The multi-head layer: projections around any mechanism."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,10 @@ from ..spec import SpecLike
 from .positions import Positions
 from .weights import make_projection
 
+if TYPE_CHECKING:
+    from ..distributed.context_parallel import ContextParallel, Scheme
+
+Start: TypeAlias = int | Tensor | tuple[int, ...]  # a first position; of each row; of each equal chunk of a part
 EPSILON = 1e-6  # added to mean squares by the norms of queries and keys
 
 
@@ -44,7 +48,8 @@ class MultiHeadAttention(nn.Module):
     root mean square, with a learned scale (Henry et al. 2020, arXiv:2010.04245). gated: multiplies the output of
     attention by a sigmoid of a projection of x (Qiu et al. 2025, arXiv:2505.06708). dropout: of attention weights, in
     training; by default the mechanism's. seed: of the initial weights (Xavier-uniform, biases zero) and of the
-    mechanism.
+    mechanism. context_parallel: ``ring``, ``heads``, ``halo`` or ``state``, if each process has a part of the sequence:
+    see `ContextParallel`.
 
     Modules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, and ``attn``, the mechanism. Each further input of a
     mechanism has a projection, ``gate_proj`` for ``gate``, from x or from the context. ``k_proj`` is None if the
@@ -71,6 +76,7 @@ class MultiHeadAttention(nn.Module):
         gated: bool = False,
         dropout: float | None = None,
         seed: int = 0,
+        context_parallel: "Scheme | ContextParallel | None" = None,
     ) -> None:
         super().__init__()
         if d_model < 1 or heads < 1:
@@ -90,6 +96,11 @@ class MultiHeadAttention(nn.Module):
         _check_fit(self.attn, replace(dims, kv_heads=self.kv_heads))
         if positions:
             positions.check(self.attn, heads, self.head_dim)
+        self.context_parallel: ContextParallel | None = None
+        if context_parallel is not None:
+            from ..distributed.context_parallel import make_context_parallel  # imports all mechanisms that it supports
+
+            self.context_parallel = make_context_parallel(context_parallel, self.attn)
 
         def make_linear(name: str, size: int) -> nn.Linear:
             return make_projection(d_model, size, bias=bias, seed=seed, name=name)
@@ -125,12 +136,19 @@ class MultiHeadAttention(nn.Module):
             if self.k_proj is None and context is not x:
                 raise UnsupportedError(f"{self.attn.label} uses its queries as keys, so it takes no context")
         context = x if context is None else context
-        start = 0
+        start: Start = 0
         if self.positions:
             self.positions.check_mask(mask or EVERYTHING)
             start = (mask or EVERYTHING).start(x.shape[1], context.shape[1])
+        if self.context_parallel is not None:
+            return self._attend_across_ranks(self.context_parallel, x, context, mask or EVERYTHING)
         q, k, v, inputs = self._project(x, context, start)
         return self._project_output(self.attn(q, k, v, mask, **inputs), x)
+
+    def _attend_across_ranks(self, parallel: "ContextParallel", x: Tensor, context: Tensor, mask: Mask) -> Tensor:
+        starts = parallel.list_starts(x.shape[1], context.shape[1], mask.causal)
+        q, k, v, inputs = self._project(x, context, *starts)
+        return self._project_output(parallel.attend(self.attn, q, k, v, mask, **inputs), x)
 
     def init_state(
         self,
@@ -145,6 +163,8 @@ class MultiHeadAttention(nn.Module):
         starts: ``[B]``, the first position of each row, as in `Attention.init_state`. Raises `UnsupportedError` if the
         mechanism or the positions do not support it. Under autocast the default dtype is autocast's.
         """
+        if self.context_parallel is not None:
+            raise UnsupportedError("MultiHeadAttention: a layer with context_parallel does not decode")
         if starts is not None and self.positions and not self.positions.by_row:
             raise UnsupportedError(f"{type(self.positions).__name__} does not support starts: all rows begin together")
         weight = self.q_proj.weight
@@ -200,7 +220,7 @@ class MultiHeadAttention(nn.Module):
         return f"{self.d_model}, heads={self.heads}, kv_heads={self.kv_heads}"
 
     def _project(
-        self, x: Tensor, context: Tensor, start: int | Tensor, keys_start: int | Tensor = 0
+        self, x: Tensor, context: Tensor, start: Start, keys_start: Start = 0
     ) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Tensor]]:
         """The mechanism's inputs. start, keys_start: the positions of the first query and the first key."""
         q = split_heads(self.q_proj(x), self.heads, self.head_dim)
@@ -208,8 +228,8 @@ class MultiHeadAttention(nn.Module):
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if k is None or self.k_norm is None else self.k_norm(k)
         if self.positions:
-            q = self.positions.place_queries(q, start)
-            k = None if k is None else self.positions.place_keys(k, keys_start)
+            q = _place(self.positions.place_queries, q, start)
+            k = None if k is None else _place(self.positions.place_keys, k, keys_start)
         k = q if k is None else k
         v = None if self.v_proj is None else split_heads(self.v_proj(context), self.kv_heads, self.value_dim)
         inputs = {}
@@ -229,6 +249,13 @@ class MultiHeadAttention(nn.Module):
         if x.ndim != 3 or x.shape[2] != self.d_model or batch not in (None, x.shape[0]):
             expected = f"[{'B' if batch is None else batch}, length, {self.d_model}]"
             raise UsageError(f"MultiHeadAttention: {name} must be {expected}, got {list(x.shape)}")
+
+
+def _place(place: Callable[[Tensor, Any], Tensor], x: Tensor, start: Start) -> Tensor:
+    """x with positions from start on, or from the start of each of several equal chunks on."""
+    if not isinstance(start, tuple):
+        return place(x, start)
+    return torch.cat([place(*pair) for pair in zip(x.chunk(len(start), 2), start, strict=True)], 2)
 
 
 def split_heads(x: Tensor, heads: int, *tail: int) -> Tensor:

@@ -48,6 +48,7 @@ _Value = _Bool | _Integer | _Number | _Text | None
 _CLAIMS = (f"{quantity}_{kind}" for quantity in ("time", "memory", "weights") for kind in ("claim", "verdict"))
 TASK_TEXTS = {
     "complexity": frozenset(("of", "along", "stopped", "source", *_CLAIMS)),
+    "distributed": frozenset(("scheme", "note")),
     "fidelity": frozenset(),
     "hybrid": frozenset(("rule", "own", "mechanism")),
     "longest": frozenset(("ended",)),

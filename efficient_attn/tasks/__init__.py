@@ -24,6 +24,7 @@ TABLE = {
     "hybrid": "efficient_attn.tasks.hybrid.hybrid_task:HYBRID",
     "complexity": "efficient_attn.tasks.complexity.complexity_task:COMPLEXITY",
     "longest": "efficient_attn.tasks.complexity.longest:LONGEST",
+    "distributed": "efficient_attn.tasks.distributed.distributed_task:DISTRIBUTED",
     **{name: f"efficient_attn.tasks.problems.problem_table:{name.upper()}" for name in PROBLEMS},
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -36,6 +38,7 @@ PRINTED = {
     "how-to/add-a-feature-map.md": ["square_linear:"],
     "how-to/add-a-score.md": ["distance:"],
     "how-to/add-a-module.md": ["pooled:", "pooled:block=8"],
+    "how-to/attention-across-devices.md": ["rank 0 of 2 agrees", "rank 1 of 2 agrees"],
     "how-to/build-on-an-engine.md": ["my_gated_linear: ", "my_extremes: ", "full:backend=pieces"],
     "concepts/training-tasks.md": [
         "greeting, length 16",
@@ -90,6 +93,10 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
 def _run_commands(block: Block, folder: Path) -> str:
     out = ""
     for program, *words in block.commands:
+        if program == "torchrun":
+            launcher = [sys.executable, "-m", "torch.distributed.run", *words]
+            out += subprocess.run(launcher, cwd=folder, capture_output=True, text=True, timeout=120, check=True).stdout
+            continue
         assert program == "efficient-attn", block
         expanded = [name for word in words for name in (_expand(word, folder) if "*" in word else [word])]
         done = run(*expanded, cwd=folder)

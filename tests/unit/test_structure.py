@@ -38,6 +38,7 @@ LAYERS = (
     "kernels",
     "variants",
     "registry",
+    "distributed",
     "layers",
     "models",
     "engines  testing  peers  integrations",

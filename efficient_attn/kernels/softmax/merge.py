@@ -59,12 +59,13 @@ def attend_unfused(inputs: FusedInputs, options: FusedOptions) -> tuple[Tensor, 
 def attend_unfused_backward(
     grad: Tensor, saved: SavedSoftmax[FusedInputs], options: FusedOptions
 ) -> tuple[Tensor, ...]:
-    """`attend_backward` in matrix products."""
+    """`attend_backward` in matrix products. Keys and values may have one head for all of q's."""
     (q, k, v, _), out, lse = saved
     weights = _weigh(_masked_scores(saved.inputs, options), lse)
     delta = (grad * out).sum(-1, keepdim=True, dtype=weights.dtype)
     grad_score = (weights * ((grad @ v.mT) - delta) * options.scale).to(q.dtype)
-    return grad_score @ k, grad_score.mT @ q, weights.to(grad.dtype).mT @ grad
+    grad_k, grad_v = grad_score.mT @ q, weights.to(grad.dtype).mT @ grad
+    return grad_score @ k, grad_k.sum_to_size(k.shape), grad_v.sum_to_size(v.shape)
 
 
 def _weigh(scores: Tensor, lse: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ class LinearAttention(Attention):
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         n, m = q.shape[2], k.shape[2]
-        config, allowed = self._make_config(0, 0, self.divisor), mask.dense(n, m, device=q.device)
+        config, allowed = self.make_config(0, 0, self.divisor), mask.dense(n, m, device=q.device)
         weights = self.key_weights(k, mask.key_valid(m), **inputs)
         k, v = expand_heads(k, q.shape[1]), expand_heads(v, q.shape[1])
         x, _ = config.phi(config.widen(q), mask.positions(n, m, device=q.device))  # the factor of a query cancels
@@ -185,16 +185,16 @@ class LinearAttention(Attention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, divisor: Divisor | None, **inputs: Tensor) -> Tensor:
         n, m, valid = q.shape[2], k.shape[2], mask.key_valid(k.shape[2])
-        keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), _fold(valid, k)
+        keys, values, folded = k.flatten(0, 1), v.flatten(0, 1), fold_valid(valid, k)
         start = mask.start(n, m)
-        config = self._make_config(start, 0, divisor)
+        config = self.make_config(start, 0, divisor)
         tensors = q, k, v, *inputs.values(), *config.parameters
         is_followed = divisor is not None and (in_functorch_transform() or wants_gradient(*tensors))
         if is_followed and q.dtype in HALF_DTYPES:
             config = replace(config, wide_rows=True)
         causal = mask.causal and start < m - 1
         out = []
-        for lane in self._split_lanes(q, k, valid, **inputs):
+        for lane in self.split_lanes(q, k, valid, **inputs):
             lane_keys = KeyInputs(keys, values, folded, lane.logs)
             if not causal and bidirectional.is_chosen(config, lane.rows, lane_keys):
                 out.append(bidirectional.attend(config, lane.rows, lane_keys))
@@ -229,11 +229,11 @@ class LinearAttention(Attention):
         return "its feature map depends on positions" if self.absolute else None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, **inputs: Tensor) -> LinearStep:
-        config = self._make_config(state.length, state.length, self.divisor)
+        config = self.make_config(state.length, state.length, self.divisor)
         keys, values = k.flatten(0, 1), v.flatten(0, 1)
         valid = _valid_positions(state, k)
-        folded = _fold(valid, k)
-        lanes = self._split_lanes(q, k, valid, **inputs)
+        folded = fold_valid(valid, k)
+        lanes = self.split_lanes(q, k, valid, **inputs)
         past_sums = state.sums or [self._make_empty_sums(len(keys), k.shape[3], v.shape[3], v[:0]) for _ in lanes]
         out, next_sums = [], []
         for lane, past in zip(lanes, past_sums, strict=True):
@@ -250,22 +250,23 @@ class LinearAttention(Attention):
             return super().absorb(k, v, state, **inputs)
         valid = _valid_positions(state, k)
         k, v = zero_invalid(k, valid), zero_invalid(require_values(v), valid)
-        config, keys, values = self._make_config(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
-        (lane,) = self._split_lanes(k, k, valid, **inputs)
+        config, keys, values = self.make_config(0, state.length, self.divisor), k.flatten(0, 1), v.flatten(0, 1)
+        (lane,) = self.split_lanes(k, k, valid, **inputs)
         past_sums = state.sums[0] if state.sums else None
-        next_sums = sums.sum_keys(config, KeyInputs(keys, values, _fold(valid, k), lane.logs), past_sums)
+        next_sums = sums.sum_keys(config, KeyInputs(keys, values, fold_valid(valid, k), lane.logs), past_sums)
         return LinearState((lane.rebase(next_sums),), state.length + k.shape[2], state.starts)
 
-    def _make_config(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
+    def make_config(self, start: int, first: int, divisor: Divisor | None) -> LinearConfig:
+        """The kernels' arguments. start, first: the positions of the first query and the first key."""
         decays = type(self).rates is not LinearAttention.rates
         parameters = tuple(self.parameters())
         return LinearConfig(self.feature_map, divisor, decays, start, first, parameters, self.backend == "cpp")
 
     def _make_empty_sums(self, rows: int, width: int, value_width: int, like: Tensor) -> Sums:
-        config = self._make_config(0, 0, self.divisor)
+        config = self.make_config(0, 0, self.divisor)
         return sums.make_sums(config, rows, width, value_width, like, weighted=self.weighs_keys)
 
-    def _split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
+    def split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group together, or one after another if they weight keys differently."""
         batch, kv_heads, m, _ = k.shape
         rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
@@ -284,7 +285,7 @@ def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:
     return None if state.starts is None else state.starts.valid_or_none(state.length, k.shape[2])
 
 
-def _fold(valid: Tensor | None, k: Tensor) -> Tensor | None:
+def fold_valid(valid: Tensor | None, k: Tensor) -> Tensor | None:
     """``[B, M]`` to ``[B Hkv, M]``, as keys are folded."""
     return None if valid is None else valid.repeat_interleave(k.shape[1], dim=0)
 

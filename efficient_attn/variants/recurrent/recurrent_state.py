@@ -162,15 +162,15 @@ class RecurrentAttention(Attention):
         start = mask.start(n, m)
         n_blind, first = min(max(-start, 0), n), min(max(start, 0), m)
         n_aligned = min(n - n_blind, m - first)  # queries aligned with keys
-        keys, rows = self._fold(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
+        keys, rows = self.fold_inputs(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
         state = self._make_state(len(keys.k), k.shape[3], v.shape[3], v)
         parts = [rows.new_zeros(*rows.shape[:2], n_blind, v.shape[3])] if n_blind else []
         if first:
             no_rows = q.new_zeros(len(rows), 0, first, q.shape[3])
-            _, state = self._scan(no_rows, self._select(keys, 0, first), state)
+            _, state = self.scan_rows(no_rows, self._select(keys, 0, first), state)
         if n_aligned:
             aligned = self._select(keys, first, first + n_aligned)
-            out, state = self._scan(rows[:, :, n_blind : n_blind + n_aligned], aligned, state)
+            out, state = self.scan_rows(rows[:, :, n_blind : n_blind + n_aligned], aligned, state)
             parts.append(out)
         if n_blind + n_aligned < n:
             parts.append(recurrence.read(rows[:, :, n_blind + n_aligned :], state))
@@ -187,25 +187,25 @@ class RecurrentAttention(Attention):
     def advance(
         self, q: Tensor, k: Tensor, v: Tensor, state: RecurrentState, **inputs: Tensor
     ) -> tuple[Tensor, RecurrentState]:
-        keys, rows = self._fold(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
+        keys, rows = self.fold_inputs(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
         past = self._make_state(len(keys.k), k.shape[3], v.shape[3], v) if state.s is None else state.s
         if k.shape[2] == self.substeps == 1 and not wants_gradient(rows, past, *(x for x in keys if x is not None)):
             out, past = recurrence.step(keys._replace(q=rows), past)
         else:
-            out, past = self._scan(rows, keys, past)
+            out, past = self.scan_rows(rows, keys, past)
         return out.reshape(*q.shape[:3], -1), replace(state, s=past, length=state.length + k.shape[2])
 
     def absorb(self, k: Tensor, v: Values, state: Any, **inputs: Tensor) -> Any:
         return super().absorb(k, require_values(v), state, **inputs)
 
-    def _scan(self, rows: Tensor, keys: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
+    def scan_rows(self, rows: Tensor, keys: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
         """Rows ``[Bh, G, N, D]`` after each position's last key."""
         if self.substeps == 1:
             return recurrence.scan(keys._replace(q=rows), state)
         out, state = recurrence.scan(keys._replace(q=rows.repeat_interleave(self.substeps, 2)), state)
         return out[:, :, self.substeps - 1 :: self.substeps], state
 
-    def _fold(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Tensor) -> Inputs:
+    def fold_inputs(self, q: Tensor, k: Tensor, v: Tensor, **inputs: Tensor) -> Inputs:
         """The recurrence with heads folded into the batch, still without queries."""
         k, v, g, beta = self._make_recurrence(k, v, **inputs)
         folded = (None if x is None else x.flatten(0, 1) for x in (k, v, g, beta))

@@ -177,6 +177,7 @@ WITH_FIDELITY = sorted(
     - {"recurrent"}  # gates have to be trained
     - {"gpu_speed"}  # kernels by name, and mechanisms of other suites
     - {"ci"}  # it compares times of two revisions
+    - {"distributed"}  # it compares ranks with one process
     - {"pretrained"}  # swap_long measures the quality of its specs
     # these train models instead
     - {

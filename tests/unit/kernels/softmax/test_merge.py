@@ -32,6 +32,18 @@ def tensors(rows: int = 6, keys: int = 11) -> tuple[Tensor, ...]:
     return q, k, v, g, mask
 
 
+def test_unfused_gradients_of_shared_keys() -> None:
+    """Of one head for all of q's, summed over these."""
+    q, k, v, g, _ = tensors()
+    k, v = (x[:, :1].requires_grad_() for x in (k, v))
+    weights = (q @ k.mT * SCALE).softmax(-1)
+    expected = torch.autograd.grad(weights @ v, (k, v), g)
+    inputs = FusedInputs(q, k.detach(), v.detach(), None)
+    _, *grads = attend_unfused_backward(g, SavedSoftmax(inputs, *attend_unfused(inputs, OPTIONS)), OPTIONS)
+    for grad, reference in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad, reference)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_fused_and_unfused_engines_agree(masked: bool, causal: bool) -> None:

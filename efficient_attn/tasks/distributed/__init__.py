@@ -1,0 +1,1 @@
+"""Attention over the ranks of a process group: differences from one process, bytes sent, and time by ranks."""
