@@ -129,6 +129,7 @@ def connect(address: str | None) -> RayCluster:
     """Connect to a cluster (``HOST:PORT``, or ``auto`` for the one of this machine), or start one here, which only this
     machine can reach and which ends with this process. Raises `UsageError` without Ray, or where none answers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster that is started here
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the future default, of which Ray warns
     try:
         import ray

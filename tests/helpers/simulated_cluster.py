@@ -31,6 +31,7 @@ class SimulatedNode:
     def call(self, method: str, *arguments: Any, seconds: float) -> Any:
         if method == "describe":
             facts = {"version": version("efficient-attn"), "sources": digest_package(), "time_s": time.time()}
+            facts["niceness"] = 0
             return facts | {"environment": {"machine": "A#1", "torch": "2.13"}} | self.facts
         if method == "begin":
             with self.cluster.lock:

@@ -138,6 +138,9 @@ class Dispatcher:
         if self.repeats and len({node.slot.node for node in selected}) > 1:
             self._repeated = choose_repeated(self.units)
         for node in selected:
+            if niceness := node.facts["niceness"]:
+                remedy = "start Ray there with RAY_worker_niceness=0"
+                yield Notice(f"{node.slot}: other programs go before ours (niceness {niceness}); {remedy}")
             self._nodes[node.slot] = node
             self._start(node.slot, self._work, node)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,13 +63,17 @@ class NodeProgram:
         """Facts by which nodes are compared. variables: of the environment, set or removed before torch reads them."""
         for name, value in variables.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        with suppress(OSError):  # Ray lowers the priority of its workers, which only some users may raise
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        # our worker processes would otherwise run Ray's main module first, which takes half a second each
+        vars(sys.modules["__main__"]).pop("__file__", None)
         from importlib.metadata import version
 
         from ...instruments.environment import collect_environment
         from ..sources import digest_package
 
         facts = {"version": version("efficient-attn"), "sources": digest_package(), "time_s": time.time()}
-        return facts | {"environment": collect_environment()}
+        return facts | {"environment": collect_environment(), "niceness": os.nice(0)}
 
     def begin(self, task: NodeTask) -> Entry:
         """Unpack files, import plug-ins, and measure this machine. Returns the session's entry."""

@@ -259,3 +259,10 @@ def test_a_node_that_is_slow_to_join_holds_up_nothing(timed: list[Case], monkeyp
     assert sorted(digests) == sorted(case.digest for case in timed)
     assert starts == [False], "it had begun to start before all was measured"
     assert is_complete.is_set()
+
+
+def test_programs_of_low_priority_are_named(timed: list[Case]) -> None:
+    messages = _dispatch(SimulatedCluster(facts={"b": {"niceness": 15}}), timed)
+    notices = [message.text for message in messages if isinstance(message, Notice)]
+    remedy = "start Ray there with RAY_worker_niceness=0"
+    assert notices == [f"b: other programs go before ours (niceness 15); {remedy}"]

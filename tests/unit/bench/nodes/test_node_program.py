@@ -127,7 +127,7 @@ def test_a_node_measures_with_the_drivers_plug_ins_and_leaves_nothing(folder: Pa
     node = _run(NODE, tmp_path, str(folder / "job"))
     assert node.returncode == 0, node.stderr
     result = json.loads(node.stdout.splitlines()[-1])
-    assert result["facts"] == ["environment", "sources", "time_s", "version"]
+    assert result["facts"] == ["environment", "niceness", "sources", "time_s", "version"]
     assert {"suite", "environment", "checks", "readiness", "run_id"} <= set(result["entry"])
     assert sorted(result["keys"]) == sorted(planned["keys"]), "digests are the same on the node"
     not_needed = "the best learning rate lies within the grid"  # which the node read from its own rows
