@@ -29,6 +29,12 @@ pytestmark = pytest.mark.slow
 
 RESULTS = Path(__file__).parents[3] / "results"
 MOST_BYTES = 9_000_000
+# why an attempt of a training was not made: results of others, or a computed bound, decided it
+NOT_NEEDED = (
+    "the best learning rate lies within the grid",
+    "the scores of all seeds are within 0.05",
+    "no model that sees so few keys does better than chance: computed, not trained",
+)
 # measured with uncommitted changes before this was forbidden; new runs must be clean
 UNCLEAN = ("quickstart-20261122-000811-4a95",)
 
@@ -196,12 +202,12 @@ def test_a_published_run_is_finished_and_of_a_clean_commit(run: Path) -> None:
     sessions = store.read_sessions(run)
     assert sessions[-1]["finished"]
     if not all(session["finished"] for session in sessions):  # one was interrupted: the last must have done the rest
-        rows = {strip_digest(record.row.case_key): record.row.status for record in read(run)}
+        rows = {strip_digest(record.row.case_key): record.row for record in read(run)}
         planned = {
             strip_digest(case.key) for case in make_plan(tiny_suites.parse(sessions[-1]["suite_text"], run.name))
         }
         assert rows.keys() == planned
-        assert set(rows.values()) == {"ok"}
+        assert all(row.status == "ok" or row.reason in NOT_NEEDED for row in rows.values())
     for session in sessions:
         git = _git(session)
         assert git, "the session names no commit"
