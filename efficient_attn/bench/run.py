@@ -94,8 +94,8 @@ def run(
     what the machine has left. jobs: how many trainings run at the same time, at most. A group whose cases are timed
     interleaved is measured as a whole even if some of its rows exist, because speedups are paired; existing rows stay
     unchanged. turns: with another run. part: of a plan, from which the cases come. nodes: that measure instead of this
-    machine. Raises `UsageError` for a plug-in's
-    growth that its own work contradicts, and for more jobs than cores.
+    machine. Raises `UsageError` for a plug-in's growth that its own work contradicts, for more jobs than cores, and for
+    nodes that do not fit together.
     """
     if nodes is None:
         check_jobs([group for group, _ in group_cases(cases)], jobs, turns)
@@ -121,7 +121,7 @@ def run(
                 jobs=jobs,
             )
             if nodes:
-                entry[ORDER_KEY] = [case.digest for case in cases]
+                entry.setdefault(ORDER_KEY, [case.digest for case in cases])
                 messages = nodes.measure(cases, planned, settings, folder)
             else:
                 messages = MeasuringSession(settings, folder, turns or Turns()).run(planned, read_sessions(folder))

@@ -200,7 +200,7 @@ class Dispatcher:
                     self._sessions.add(slot)
                     self._messages.put(entry)
                     while (unit := self._queue.take(slot)) is not None:
-                        self._measure(node, unit)
+                        self._measure(node, unit, entry)
                         losses = 0
                     self._messages.put(node.remote.call("end", seconds=BEGIN_S))
                     self._sessions.discard(slot)
@@ -249,7 +249,7 @@ class Dispatcher:
         )
         return node.remote.call("begin", task, seconds=BEGIN_S)
 
-    def _measure(self, node: Node, unit: Unit) -> None:
+    def _measure(self, node: Node, unit: Unit, entry: Entry) -> None:
         """Have a node measure a unit. If it is lost, the unit returns, or its remaining cases fail."""
         slot, remaining = node.slot, {case.digest for case in unit.cases}
         needed = Needed(
@@ -271,7 +271,7 @@ class Dispatcher:
                 self._collect(node)
             further += [unit.repeat(slot.node)] if unit.number in self._repeated and not unit.is_repeat else []
         except NodeLost as loss:
-            further += self._retry(unit, remaining, loss)
+            further += self._retry(unit, remaining, loss, entry)
             raise
         finally:
             self._queue.finish(slot, *further, first=bool(further) and not further[0].is_repeat)
@@ -282,7 +282,7 @@ class Dispatcher:
             self._files[file.name] = file
             self._messages.put(file)
 
-    def _retry(self, unit: Unit, remaining: Collection[str], loss: NodeLost) -> list[Unit]:
+    def _retry(self, unit: Unit, remaining: Collection[str], loss: NodeLost, entry: Entry) -> list[Unit]:
         """What is left of a unit, or nothing if it has ended several nodes: its remaining cases have failed."""
         if not remaining or (unit.losses + 1 >= MOST_LOSSES and unit.is_repeat):
             return []
@@ -291,5 +291,7 @@ class Dispatcher:
         reason = f"{MOST_LOSSES} nodes were lost while they measured it, the last one: {loss}"
         for case in unit.cases:
             if case.digest in remaining:
-                self._messages.put(make_failure(case, "crashed", reason))
+                record = make_failure(case, "crashed", reason)
+                record.row.run_id, record.row.machine = entry["run_id"], entry["environment"]["machine"]
+                self._messages.put(record)
         return []

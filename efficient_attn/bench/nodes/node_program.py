@@ -87,7 +87,8 @@ class NodeProgram:
         self._folder = Path(tempfile.gettempdir(), task.name)
         shutil.rmtree(self._folder, ignore_errors=True)  # of a session here that was lost
         files = self._folder / "files"
-        files.mkdir(mode=0o700, parents=True)
+        self._folder.mkdir(mode=0o700)
+        files.mkdir()
         task.files.unpack(files)
         for plugin in task.files.plugins:
             load_watched_plugin(plugin)

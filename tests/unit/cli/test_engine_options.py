@@ -28,13 +28,16 @@ def test_options_that_do_not_belong_to_the_plan_are_left_out() -> None:
 
 
 def test_limits_plug_ins_and_the_state_of_a_part_go_to_its_command(tmp_path: Path) -> None:
-    text = "quickstart --engine slurm --nodes 2 --jobs 2 --timeout 5 --plugin a.py --resume --retry-failed"
+    text = "quickstart --engine slurm --nodes 2 --jobs 2 --timeout 5 --memory-limit 1.5GiB --plugin a.py --resume"
+    text += " --retry-failed"
     options = text.split()
     args = _parse(*options, "--out", str(tmp_path / "out"))
     part, run = tmp_path / "1.json", tmp_path / "1"
     command = engine_options._make_command(args, part, run)
     start = ["-m", "efficient_attn", "run", "--plan-part", str(part), "--out", str(run)]
-    assert command[1:] == [*start, "--timeout=5.0", "--jobs=2", "--plugin", "a.py"]
+    assert command[1:] == [*start, "--timeout=5.0", f"--memory-limit={1536 * 2**20}", "--jobs=2", "--plugin", "a.py"]
+    again = _parse(*command[4:])
+    assert (again.timeout, again.memory_limit, again.jobs) == (args.timeout, args.memory_limit, args.jobs)
     run.mkdir()
     assert engine_options._make_command(args, part, run)[-2:] == ["--resume", "--retry-failed"]
 

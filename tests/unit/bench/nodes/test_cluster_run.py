@@ -14,6 +14,7 @@ from simulated_cluster import SimulatedCluster
 from efficient_attn.bench import run as run_module
 from efficient_attn.bench.nodes import dispatch
 from efficient_attn.bench.nodes.cluster_run import REPEATED_FOLDER, Nodes
+from efficient_attn.bench.planning.plan_split import split_plan
 from efficient_attn.bench.run import NodeWarning, RunOutcome
 from efficient_attn.errors import UsageError
 from efficient_attn.results.store import read, read_sessions
@@ -110,3 +111,15 @@ def test_a_node_that_is_not_ready_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(cluster, "start", start)
     with pytest.warns(run_module.NoisyMachine, match="a: not ready to measure: busy"):
         _run(tmp_path / "out", cluster)
+
+
+def test_a_part_of_a_plan_runs_on_nodes(tmp_path: Path) -> None:
+    loaded = tiny_suites.parse(tiny_suites.SEVERAL)
+    cases = tiny_suites.plan(tiny_suites.SEVERAL, axes=LENGTHS)
+    part = split_plan(cases, 2, ["several.toml"])[1]
+    selected = part.select(cases, Path("2.json"))
+    nodes = Nodes(cluster=SimulatedCluster(names=("a",)))
+    run_module.run(loaded, selected, tmp_path / "out", nodes=nodes, part=part, start_method="inline")
+    assert [record.row.case_key for record in read(tmp_path / "out")] == [case.key for case in selected]
+    (session,) = read_sessions(tmp_path / "out")
+    assert (session["plan"], session["part"], session["order"]) == (part.plan, [2, 2], list(part.order))

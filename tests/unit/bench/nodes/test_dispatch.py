@@ -70,7 +70,7 @@ def _check_complete(messages: list[Any], cases: list[Case]) -> None:
     assert set(_list_digests(messages)) == {case.digest for case in cases}
     entries = {m["run_id"]: m for m in messages if isinstance(m, dict)}
     assert all(entry["finished"] for entry in entries.values())
-    assert {m.row.run_id for m in messages if isinstance(m, Record) and m.row.status != "crashed"} <= set(entries)
+    assert {m.row.run_id for m in messages if isinstance(m, Record)} <= set(entries)
 
 
 def test_groups_run_whole_on_one_node_and_all_nodes_work(timed: list[Case]) -> None:
@@ -118,6 +118,8 @@ def test_a_unit_that_ends_three_nodes_fails(timed: list[Case]) -> None:
     messages = _dispatch(cluster, members)
     rows = [m.row for m in messages if isinstance(m, Record)]
     assert [row.status for row in rows] == ["crashed"] * len(members)
+    assert {row.machine for row in rows} == {"A#1"}
+    assert {row.run_id for row in rows} <= {m["run_id"] for m in messages if isinstance(m, dict)}
     assert {row.reason for row in rows} == {"3 nodes were lost while they measured it, the last one: planned"}
     assert sum("was lost: planned" in m.text for m in messages if isinstance(m, Notice)) == 3
     lost = [m for m in messages if isinstance(m, dict) and "lost" in m]
