@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..errors import UsageError
+from .worker import end_with_parent
 
 POLL_S = 2.0
 DEFAULT_MINUTES = 24 * 60  # of a job, unless ``time`` is given
@@ -15,8 +18,9 @@ CLUSTER = "cluster"  # a parameter of submitit itself: "slurm" or "local"
 
 
 def run_command(command: Sequence[str]) -> int:
-    """In a job: run a command, and return its exit status."""
-    return subprocess.run(list(command), check=False).returncode
+    """In a job: run a command, which is terminated if the job ends, and return its exit status."""
+    terminate = partial(end_with_parent, signal.SIGTERM)
+    return subprocess.run(list(command), check=False, preexec_fn=terminate).returncode
 
 
 def run_jobs(

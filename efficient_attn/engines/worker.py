@@ -112,7 +112,7 @@ def _prepare_process(trace: str) -> None:
     gc.freeze()  # so that collections do not scan all of torch
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _end_with_parent()
+    end_with_parent()
     if sys.platform == "linux":
         _signal_with_parent()
         with suppress(OSError):  # not permitted everywhere; the system then selects which process to kill
@@ -151,12 +151,13 @@ def _exit_with_parent() -> None:
 def limit_forks(pid: int) -> None:
     """From now on, forked copies of the worker with this id end when they fork again, and when the worker ends."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=lambda: end_forked_copy(pid), after_in_child=_end_with_parent)
+        os.register_at_fork(before=lambda: end_forked_copy(pid), after_in_child=end_with_parent)
 
 
-def _end_with_parent() -> None:
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """From now on, this process gets a signal when its parent ends. Only on Linux."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PDEATHSIG, number)
 
 
 def limit_memory(allowed: int | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_suites
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cluster import SimulatedCluster, SimulatedNode
 
@@ -91,6 +91,7 @@ def test_all_nodes_use_the_choices_of_kernels_of_the_first(timed: list[Case]) ->
     assert earlier == [["earlier"], ["earlier", "r1"], ["earlier", "r1"]]
 
 
+@settings(max_examples=40)
 @given(a=st.lists(st.integers(0, 5), max_size=4), b=st.lists(st.integers(0, 5), max_size=4), training=st.booleans())
 def test_lost_nodes_lose_no_case(
     timed: list[Case], trainings: list[Case], a: list[int], b: list[int], training: bool

@@ -69,7 +69,7 @@ def test_other_calls_run_in_torch() -> None:
 
 def test_mixed_dtypes_run_in_torch_or_are_refused() -> None:
     q, k, v = _draw()
-    config = ea.create("linear")._make_config(0, 0, None)  # type: ignore[attr-defined]
+    config = ea.create("linear").make_config(0, 0, None)  # type: ignore[attr-defined]
     folded = q.view(4, 2, 40, 8), bidirectional.KeyInputs(k.flatten(0, 1).bfloat16(), v.flatten(0, 1))
     assert not bidirectional.is_chosen(config, *folded)
 

@@ -88,7 +88,7 @@ def test_gates_have_gradients(lanes: int, monkeypatch: pytest.MonkeyPatch) -> No
 def test_is_short_depends_on_length_width_and_weights() -> None:
     def short(spec: str, n: int, m: int, heads: int, *, causal: bool, start: int = 0, device: str = "cpu") -> bool:
         attn = ea.create(spec, dims=ea.Dims(heads=heads, head_dim=64))
-        config = attn._make_config(start, 0, None)  # pyright: ignore
+        config = attn.make_config(start, 0, None)  # pyright: ignore
         q, k = torch.zeros(heads, 1, n, 64, device=device), torch.zeros(heads, m, 64, device=device)
         return is_short(config, q, KeyInputs(k, k), causal, weighted=attn.weighs_keys)
 

@@ -41,6 +41,7 @@ def test_lengths_that_ranks_do_not_divide() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3, together="distributed.processes")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_ranks_without_gpus() -> None:
     (case,) = tiny_suites.plan(
@@ -52,6 +53,7 @@ def test_ranks_without_gpus() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3, together="distributed.processes")
 def test_a_rank_that_ends_ends_the_others(tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text("import os, sys\nif sys.argv[-1] == '1':\n    os._exit(7)\n")
     (case,) = tiny_suites.plan(SUITE, keys={"scheme": "ring", "ranks": 2})
@@ -61,6 +63,7 @@ def test_a_rank_that_ends_ends_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cores", [1, 2])
 def test_two_ranks_are_verified_counted_and_timed(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Timed if each has a core of its own."""
@@ -83,6 +86,7 @@ def test_two_ranks_are_verified_counted_and_timed(cores: int, monkeypatch: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3, together="distributed.processes")
 @pytest.mark.parametrize(
     ("keys", "variant", "status", "reason"),
     [

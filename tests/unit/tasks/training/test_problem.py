@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tiny_suites
 
+from efficient_attn.bench.data_files import digest_files
 from efficient_attn.tasks.problems import lm
-from efficient_attn.tasks.training.problem import IGNORED, Baselines, Batch, LearnKeys, Problem, digest_files
+from efficient_attn.tasks.training.problem import IGNORED, Baselines, Batch, LearnKeys, Problem
 
 LENGTHS = {
     "mqar": 64,
