@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,21 @@ def run_command(command: Sequence[str]) -> int:
     """In a job: run a command, which is terminated if the job ends, and return its exit status."""
     terminate = partial(end_with_parent, signal.SIGTERM)
     return subprocess.run(list(command), check=False, preexec_fn=terminate).returncode
+
+
+@contextmanager
+def _take_interrupts() -> Iterator[None]:
+    """Processes that start meanwhile can be interrupted, by which submitit cancels local ones, even if this one ignores
+    interrupts, as programs in the background of a shell do."""
+    is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if not is_ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def run_jobs(
@@ -51,7 +68,8 @@ def run_jobs(
         if cluster == "slurm":
             flags: dict[str, str | bool] = {name: value == "true" or value for name, value in options.items()}
             executor.update_parameters(slurm_additional_parameters=flags)
-        jobs = [executor.submit(run_command, command) for command in commands]
+        with _take_interrupts():
+            jobs = [executor.submit(run_command, command) for command in commands]
     except (RuntimeError, ValueError, OSError) as error:
         raise UsageError(f"--engine slurm: {' '.join(str(error).split())[:300]}") from error
     pending = dict(enumerate(jobs))

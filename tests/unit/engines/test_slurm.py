@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,10 +41,16 @@ def test_a_job_that_is_killed_has_a_reason_and_the_others_go_on(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_jobs_are_cancelled_when_nobody_waits_any_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["interruptible", "background"])
+def test_jobs_are_cancelled_when_nobody_waits_any_more(tmp_path: Path, handler: Any) -> None:
     wait = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)"
-    jobs = run_jobs([_python("import time; time.sleep(2)"), _python(wait)], tmp_path / "logs", LOCAL)
-    assert next(iter(jobs)) == (0, 0)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        jobs = run_jobs([_python("import time; time.sleep(2)"), _python(wait)], tmp_path / "logs", LOCAL)
+        assert next(iter(jobs)) == (0, 0)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     pid = int((tmp_path / "pid").read_text())
     jobs.close()
     deadline = time.monotonic() + 30
