@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SAMPLES = 90  # any 90 consecutive samples contain every test
-SHARE = 10  # a test marked ``sampled`` is in one of 10 samples, unless the mark gives another number
+SHARE = 12  # a test marked ``sampled`` is in one of 12 samples, unless the mark gives another number
 
 
 def commit_number(folder: Path) -> int:
