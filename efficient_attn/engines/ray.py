@@ -146,7 +146,8 @@ def connect(address: str | None) -> RayCluster:
             ray.init(**options)
     except Exception as error:  # of many types, some of them RuntimeError and SystemExit's relatives
         text = " ".join(str(error).split())[:300]
-        raise UsageError(f"--address {address or 'local'}: cannot be connected: {text}") from error
+        remedy = "" if address is None else "; a cluster with a token needs RAY_AUTH_MODE=token (docs/clusters.md)"
+        raise UsageError(f"--address {address or 'local'}: cannot be connected: {text}{remedy}") from error
     return RayCluster()
 
 
