@@ -43,15 +43,16 @@ class Guess(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """words: the names in a suite's ``measure`` that select it. plan: the groups, each with its number of key-value
-    heads. judge: evaluates a case in a worker and returns its record, or calibrates it if it is timed interleaved with
-    others; it reports its stages. work: what is timed then. chain: for tasks that time nothing, whose cases may be
-    evaluated at the same time (``run --jobs``): cases with an equal value are not, because later ones read the rows of
-    earlier ones. together: for other tasks whose cases read the rows of earlier ones: cases with an equal value are
-    measured on one machine, in order. guess: the cost, from the machine's rates. mechanisms: whether it uses variants.
-    blocks: whether it also evaluates layers, including baselines; it then plans groups of them if `TaskRequest.blocks`
-    is set. home: a function of its file, if ``plan`` is not. columns: what it adds to rows (`Row.extra`,
-    ``task.column`` in frames), each with a sentence; a name with a dot is complete, and one that ends in ``*`` is a
-    prefix.
+    heads.
+
+    judge: evaluates a case in a worker and returns its record, or calibrates it if it is timed interleaved with others;
+    it reports its stages. work: what is timed then. chain: for tasks that time nothing, whose cases may be evaluated at
+    the same time (``run --jobs``): cases with an equal value are not, because later ones read the rows of earlier ones.
+    together: for other tasks whose cases read the rows of earlier ones: cases with an equal value are measured on one
+    machine, in order. guess: the cost, from the machine's rates. mechanisms: whether it uses variants. blocks: whether
+    it also evaluates layers, including baselines; it then plans groups of them if `TaskRequest.blocks` is set. home: a
+    function of its file, if ``plan`` is not. columns: what it adds to rows (`Row.extra`, ``task.column`` in frames),
+    each with a sentence; a name with a dot is complete, and one that ends in ``*`` is a prefix.
     """
 
     name: str

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from .. import units
+from ..errors import UsageError
 from ..report.comparable_quality import QualityConditions
 from ..results.compare import compare
 from ..results.exchange import read_run
@@ -170,7 +171,10 @@ def describe_reproducibility(folder: Path, repeated: Path) -> str | None:
     """How much the results of a run differ from those of a second node, in a sentence; None without such results."""
     if not repeated.is_dir():
         return None
-    changes = [change for change in compare(read_run(folder), read_run(repeated)).changes if change.ratio]
+    try:
+        changes = [change for change in compare(read_run(folder), read_run(repeated)).changes if change.ratio]
+    except UsageError as error:  # of a run that is complete, whose page is still to be written
+        return f"reproducibility: not compared: {error}"
     if not changes:
         return None
     differences = sorted(max(change.ratio or 1, 1 / (change.ratio or 1)) - 1 for change in changes)

@@ -32,6 +32,18 @@ dims     = { heads = 2, head_dim = 8 }
 name = "full"
 """
 
+TRAINING = """
+title          = "Training"
+baseline       = "full"
+variant        = [{ name = "full" }, { name = "linear" }]
+measure        = ["mqar"]
+pairs          = 2
+vocab          = 32
+seeds          = 2
+axes           = { seq_len = [16], threads = [1], causal = [true] }
+learning_rates = [1e-3, 2e-3]
+"""
+
 
 FAULTY = """
 title      = "Faulty mechanisms"

@@ -13,6 +13,7 @@ import tiny_suites
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_cluster import SimulatedCluster, SimulatedNode
+from tiny_suites import TRAINING
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.data_files import CarriedFiles
@@ -27,17 +28,6 @@ from efficient_attn.results.rows import Record
 
 SETTINGS = SessionSettings(entry={"suite": {"name": "tiny"}}, timeout_s=10)
 LENGTHS = {"seq_len": [8, 16, 24, 32], "causal": [False, True]}
-TRAINING = """
-title          = "Training"
-baseline       = "full"
-variant        = [{ name = "full" }, { name = "linear" }]
-measure        = ["mqar"]
-pairs          = 2
-vocab          = 32
-seeds          = 2
-axes           = { seq_len = [16], threads = [1], causal = [true] }
-learning_rates = [1e-3, 2e-3]
-"""
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tiny_suites
-from tiny_suites import SEVERAL
+from tiny_suites import SEVERAL, TRAINING
 
 from efficient_attn.bench.case import Case, group_cases
 from efficient_attn.bench.measuring.parallel import find_chain
@@ -17,17 +17,6 @@ from efficient_attn.bench.planning.suite import parse_suite
 from efficient_attn.errors import UsageError
 from efficient_attn.tasks import TABLE
 
-TRAINING = """
-title          = "Training"
-baseline       = "full"
-variant        = [{ name = "full" }, { name = "linear" }]
-measure        = ["mqar"]
-pairs          = 2
-vocab          = 32
-seeds          = 2
-axes           = { seq_len = [16], threads = [1], causal = [true] }
-learning_rates = [1e-3, 2e-3]
-"""
 PATH = Path("parts/1.json")
 
 
