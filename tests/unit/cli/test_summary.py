@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from efficient_attn.cli import summary
+from efficient_attn.errors import UsageError
+from efficient_attn.results.compare import Change
 from efficient_attn.results.frames import make_frame
 from efficient_attn.results.rows import OVER_BUDGET, Row
 
@@ -247,3 +251,23 @@ def test_retrieval_is_shown_by_needles_and_length(capsys: Capture) -> None:
     shown = {line.split()[0]: line.split()[1:] for line in lines}
     assert shown["full"] == ["40%", "(20\u201380)", "10%", "(5\u201320)"]
     assert shown["linear"] == ["20%", "(10\u201340)", "\u2013"]
+
+
+def test_reproducibility_counts_what_a_second_node_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated = tmp_path / "repeated"
+    assert summary.describe_reproducibility(tmp_path, repeated) is None
+    repeated.mkdir()
+    ratios = [("same", 1.01), ("slower", 0.8), ("inconclusive", 1.1), ("broken", None)]
+    changes = [Change(name="x", kind=kind, ratio=ratio) for kind, ratio in ratios]  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(summary, "read_run", lambda path: path)
+    monkeypatch.setattr(summary, "compare", lambda base, new: SimpleNamespace(changes=changes))
+    text = summary.describe_reproducibility(tmp_path, repeated)
+    assert text is not None
+    assert text.startswith("reproducibility: of 3 results that a second node measured too, 1 differ significantly; ")
+    assert "the median difference is 10.0%, the largest 25.0%" in text
+
+    def refuse(base: object, new: object) -> None:
+        raise UsageError("share no case")
+
+    monkeypatch.setattr(summary, "compare", refuse)
+    assert summary.describe_reproducibility(tmp_path, repeated) == "reproducibility: not compared: share no case"
