@@ -136,6 +136,8 @@ def main(faults: int, kinds: list[str]) -> int:
             wrong["lost"] += len(expected.keys() - scores.keys())
             done = sum(counts.values())
             print(f"{done:4} faults, {time.perf_counter() - start:.0f} s: complete: {not different}", flush=True)
+            for key in different:
+                print(f"  {key}: {expected[key]}, here {scores.get(key)}", flush=True)
     print(dict(counts), {name: count for name, count in wrong.items() if count} or "nothing wrong")
     return int(any(wrong.values()))
 
