@@ -35,8 +35,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     return is_described or isinstance(error, MemoryError)
 
 
+UNCHANGED = "what it depends on was measured again, and its row stays"
+
+
 class NotNeeded(Exception):
     """A case that gives no new information and is skipped; the message is the reason."""
+
+
+class Unchanged(NotNeeded):
+    """A finished case, which depended on rows that have been measured again, and would be the same. Its row stays."""
+
+    def __init__(self) -> None:
+        super().__init__(UNCHANGED)
 
 
 def check_at_least_one(where: str, **values: int | None) -> None:

@@ -6,7 +6,7 @@ import datetime as dt
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, count
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..engines.local import Method
 from ..engines.turns import Turns
-from ..errors import UsageError
+from ..errors import UNCHANGED, UsageError
 from ..instruments import integrity
 from ..results import checkpoints, durable
 from ..results.merging import PLAN_KEY, SAME_IN_FOLDER
@@ -27,7 +27,7 @@ from .case import Case, group_cases
 from .case_config import Group
 from .declared_growth import check_growth
 from .measuring.conditions import make_engine
-from .measuring.parallel import check_jobs
+from .measuring.parallel import check_jobs, find_chain, is_parallel
 from .nodes.cluster_run import Nodes, RepeatedRun
 from .nodes.dispatch import Message, Notice, Repeated
 from .nodes.unit import CheckpointFile
@@ -93,9 +93,10 @@ def run(
     the number of finished and of planned cases. timeout_s, memory_bytes: limits of a case, by default the suite's, and
     what the machine has left. jobs: how many trainings run at the same time, at most. A group whose cases are timed
     interleaved is measured as a whole even if some of its rows exist, because speedups are paired; existing rows stay
-    unchanged. turns: with another run. part: of a plan, from which the cases come. nodes: that measure instead of this
-    machine. Raises `UsageError` for a plug-in's growth that its own work contradicts, for more jobs than cores, and for
-    nodes that do not fit together.
+    unchanged. Settings that a training takes from others which are measured again, such as its learning rate, are
+    decided again, and its row is replaced if they differ. turns: with another run. part: of a plan, from which the
+    cases come. nodes: that measure instead of this machine. Raises `UsageError` for a plug-in's growth that its own
+    work contradicts, for more jobs than cores, and for nodes that do not fit together.
     """
     if nodes is None:
         check_jobs([group for group, _ in group_cases(cases)], jobs, turns)
@@ -104,6 +105,7 @@ def run(
     with RunWriter(folder, resume=resume) as writer:
         before = {case.key: writer.statuses.get(case.key, "interrupted") for case in cases}
         missing = {k for k, s in before.items() if s == "interrupted" or (retry_failed and s not in NO_FAILURE)}
+        missing |= list_dependents(cases, missing)
         by_group = [(group, _select_cases(group, members, missing)) for group, members in group_cases(cases)]
         planned = [(group, members) for group, members in by_group if members]
         if planned:
@@ -133,7 +135,8 @@ def run(
                     elif message.row.case_key in missing:
                         missing.remove(message.row.case_key)
                         done += 1
-                        progress(store_record(writer, message), done, len(cases))
+                        is_kept = message.row.status == "skipped" and message.row.reason == UNCHANGED
+                        progress(message if is_kept else store_record(writer, message), done, len(cases))
         elif (sessions := read_sessions(folder)) and not sessions[-1].get("finished"):
             finished_by = ["efficient-attn", *sys.argv[1:]]  # the interrupted session had measured all that is wanted
             writer.write_session(sessions[-1] | {"finished": utc_now(), "finished_by": finished_by})
@@ -146,6 +149,21 @@ def _select_cases(group: Group, members: Sequence[Case], missing: Set[str]) -> l
     """The cases of a group that have to run in order to measure the missing ones."""
     selected = [case for case in members if case.key in missing]
     return list(members) if selected and find_task(group.target).work else selected
+
+
+def list_dependents(cases: Sequence[Case], missing: Collection[str]) -> set[str]:
+    """The keys of all cases that follow a missing one in its chain, whose rows depend on it."""
+    changed: set[Hashable] = set()
+    dependents: set[str] = set()
+    if missing:
+        for case in cases:
+            if is_parallel(case.group):
+                chain = find_chain(case)
+                if case.key in missing:
+                    changed.add(chain)
+                elif chain in changed:
+                    dependents.add(case.key)
+    return dependents
 
 
 def _warn_of_stale(writer: RunWriter, missing: set[str]) -> None:

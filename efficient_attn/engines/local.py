@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..instruments.environment.readings import read_table, value_or_none
+from ..instruments.search_path import make_search_path, read_search_path, set_search_path
 from ..registry import plugins
 from ..results.rows import Status
 from .descendants import end_descendants
 from .job import ForeignBytes, Job, ResultPipe, StageBoard, WorkerDied
-from .worker import WorkerFinished, WorkerReady, run_worker
+from .worker import PACKAGE, WorkerFinished, WorkerReady, WorkerSetup, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
@@ -52,8 +53,13 @@ class LocalEngine:
             from multiprocessing import forkserver
 
             mp.get_context("forkserver").set_forkserver_preload([*PRELOAD, *self.preload])
-            with _block_interrupts():
-                forkserver.ensure_running()
+            variables = read_search_path()
+            set_search_path(make_search_path())
+            try:
+                with _block_interrupts():
+                    forkserver.ensure_running()
+            finally:
+                set_search_path(variables)
 
     def run(self, job: Job) -> Iterator[Any]:
         """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""
@@ -84,7 +90,8 @@ class LocalEngine:
         board, killed_before, start = StageBoard(fields), _count_oom_kills(), time.perf_counter()
         token = os.urandom(16)
         results = ResultPipe(receiver, token)
-        arguments = job, ResultPipe(sender, token), fields, str(trace), self.preload, plugins(), integrity.blamed
+        setup = WorkerSetup(PACKAGE, read_search_path(), str(trace), self.preload, plugins(), integrity.blamed)
+        arguments = job, ResultPipe(sender, token), fields, setup
         process = context.Process(target=run_worker, args=arguments, daemon=True)
         with _block_interrupts() if self.method == "spawn" else nullcontext():
             process.start()

@@ -24,10 +24,12 @@ from typing import Any
 
 from ..errors import UsageError
 from ..instruments.allocator import read_status, retain_freed_pages
+from ..instruments.search_path import set_search_path
 from ..registry import load_plugin
 from .descendants import become_worker, end_descendants, end_forked_copy
 from .job import Job, ResultPipe, StageBoard
 
+PACKAGE = str(Path(__file__).resolve().parents[1])
 PDEATHSIG = 1  # prctl's number for the signal sent when the parent dies
 
 
@@ -44,18 +46,26 @@ class WorkerFinished:
     error: str | None = None
 
 
-def run_worker(
-    job: Job,
-    pipe: ResultPipe,
-    fields: Any,
-    trace: str,
-    modules: Sequence[str],
-    plugins: Sequence[str],
-    blamed: Mapping[str, str],
-) -> None:
-    """The main function of a worker process: import the modules, whose functions are recorded, then the plug-ins, and
-    run the job. blamed: `integrity.blamed` of the parent process, which has imported the plug-ins too."""
-    _prepare_process(trace)
+@dataclass(frozen=True)
+class WorkerSetup:
+    """What a worker needs before its job.
+
+    package: the folder of this package, as its parent has imported it. variables: those of the parent that say where
+    modules are searched. trace: a file for tracebacks. modules: to import first, their functions are recorded. plugins:
+    to import then. blamed: `integrity.blamed` of the parent, which has imported the plug-ins too.
+    """
+
+    package: str
+    variables: Mapping[str, str | None]
+    trace: str
+    modules: Sequence[str]
+    plugins: Sequence[str]
+    blamed: Mapping[str, str]
+
+
+def run_worker(job: Job, pipe: ResultPipe, fields: Any, setup: WorkerSetup) -> None:
+    """The main function of a worker process: prepare it, and run the job."""
+    _prepare_process(setup.trace)
     become_worker()
     pid = os.getpid()
 
@@ -72,13 +82,16 @@ def run_worker(
     try:
         from ..instruments import integrity
 
-        for module in modules:
+        if setup.package != PACKAGE:
+            raise UsageError(f"workers import {PACKAGE}, the command {setup.package}: remove one of the copies")
+        set_search_path(setup.variables)
+        for module in setup.modules:
             importlib.import_module(module)
         integrity.record_integrity()
         if reason := integrity.describe_replacement():
             raise UsageError(f"the program's main module cannot be measured: {reason}")
-        integrity.blamed.update(blamed)
-        for plugin in plugins:
+        integrity.blamed.update(setup.blamed)
+        for plugin in setup.plugins:
             load_watched_plugin(plugin)
         job.run(StageBoard(fields), send)
     except Exception as exception:  # of the job itself; exceptions of a case are sent as its result

@@ -19,6 +19,7 @@ from typing import Any
 
 from ...bench.measuring.row_errors import InvalidResult
 from ...errors import UnsupportedError, UsageError
+from ...instruments.search_path import make_search_path
 from .rank_job import JOB, RankJob, RankResult
 
 MODULE = "efficient_attn.tasks.distributed.rank_measurement"
@@ -32,7 +33,7 @@ def run_ranks(job: RankJob) -> list[RankResult]:
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
         folder = Path(name)
         (folder / JOB).write_text(json.dumps(asdict(job)))
-        environment = os.environ | {"OMP_NUM_THREADS": str(job.threads)}
+        environment = os.environ | make_search_path() | {"OMP_NUM_THREADS": str(job.threads)}
         if job.device == "cpu":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         processes = [_start(folder, rank, environment) for rank in range(job.ranks)]

@@ -13,7 +13,7 @@ from ...bench.data_files import digest_files
 from ...bench.measuring import scratch
 from ...bench.planning.request import TaskRequest
 from ...bench.task import Task
-from ...errors import UsageError
+from ...errors import Unchanged, UsageError
 from ...results import checkpoints
 from ...results.rows import Record, Row
 from ...results.section import Section
@@ -29,7 +29,7 @@ from .attempts import (
     resolve_attempt,
 )
 from .problem import Baselines, LearnKeys, Problem
-from .reach import compute_lookback, compute_share_within, count_reach
+from .reach import compute_reach_score
 from .shortcuts import compute_baselines, fit_shortcuts, make_columns
 from .step_cost import estimate_flops, guess
 from .training_rows import COLUMNS, UPTRAINING_COLUMNS, fill_row, make_curves
@@ -113,7 +113,8 @@ def plan(problem: Problem, request: TaskRequest) -> Iterator[tuple[Group, int | 
 
 
 def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
-    """Train a model with the settings of the attempt, and test it. Raises `NotNeeded`."""
+    """Train a model with the settings of the attempt, and test it. Raises `NotNeeded`, or `Unchanged` if the run has a
+    row of it with these settings."""
     from .alignment import compute_alignment
     from .checkpoint import write_model
     from .learners import make_learner
@@ -129,6 +130,8 @@ def judge(problem: Problem, case: Case, row: Row, report_stage: Callable[..., No
     earlier, variant = list_earlier(problem, case), str(case.variant)
     options: dict[str, Any] = {"baselines": baselines, "reach_score": reach_score}
     rate, steps = resolve_attempt(attempt, earlier, problem, keys, variant, **options)
+    if is_trained(case, {"learning_rate": rate} | ({} if steps is None else {"budget": steps})):
+        raise Unchanged
     learner = make_learner(problem, keys, case.variant, length=config.max_len, seed=row.seed)
     setup = TrainingSetup(
         problem=problem,
@@ -163,6 +166,11 @@ def _uptrain(problem: Problem, case: Case, row: Row, attempt: Attempt, report_st
     variant = str(original_case.variant)
     earlier = list_earlier(problem, original_case)
     original_row = find_selected_row(earlier, attempt.index, problem, keys, variant)
+    if original_row and is_trained(
+        case,
+        {"learning_rate": original_row.extra["train.learning_rate"], "original": original_row.extra["train.score"]},
+    ):
+        raise Unchanged
     learner, source = (
         make_learner(problem, keys, spec, length=config.max_len, seed=seed)
         for spec in (case.variant, original_case.variant)
@@ -205,30 +213,34 @@ def _train(case: Case, row: Row, learner: Learner, setup: TrainingSetup, report_
     return Record(row, make_curves(result))
 
 
-def compute_reach_score(problem: Problem, case: Case) -> float | None:
-    """The score of a model with the mechanism's reach on the tests: correct within it, and chance beyond. None if the
-    reach is not bounded or not known, or the distances of answers are not."""
-    if not problem.windowed or (span := count_reach(case)) is None:
-        return None
-    max_distance = compute_lookback(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)
-    within = compute_share_within(problem, case.keys, case.group.config.seq_len, max_distance)
-    chance = compute_baselines(problem, case.keys, case.group.config.seq_len).chance
-    return within + (1 - within) * chance
-
-
 def list_earlier(problem: Problem, case: Case) -> list[tuple[Attempt, Row]]:
-    """The other attempts of the same mechanism, task and length that the run has rows of."""
+    """The attempts before this one, of the same mechanism, task and length, that the run has rows of. Of a case that is
+    no attempt, all."""
+    rows, earlier = read_rows(), []
+    for attempt in list_attempts(problem, case.keys, quick=False) if rows else ():
+        key = replace(case, group=make_group(case.group, attempt)).key
+        if key == case.key:
+            break
+        if key in rows:
+            earlier.append((attempt, rows[key]))
+    return earlier
+
+
+def is_trained(case: Case, settings: Mapping[str, float | int | str | None]) -> bool:
+    """Whether the run has a training of a case that had these settings (columns without ``train.``)."""
+    row = read_rows().get(case.key)
+    return row is not None and row.status == "ok" and all(row.extra[f"train.{k}"] == x for k, x in settings.items())
+
+
+def read_rows() -> dict[str, Row]:
+    """The rows of the run so far, by their keys."""
     from ...results.shards import list_shards
     from ...results.store import read
 
     folder = scratch.get_folder()
     if folder is None or not list_shards(folder):
-        return []
-    attempts = list_attempts(problem, case.keys, quick=False)
-    by_key = {replace(case, group=make_group(case.group, attempt)).key: attempt for attempt in attempts}
-    by_key.pop(case.key, None)
-    rows = [record.row for record in read(folder, on_damage=lambda damage: None)]
-    return [(by_key[row.case_key], row) for row in rows if row.case_key in by_key]
+        return {}
+    return {record.row.case_key: record.row for record in read(folder, on_damage=lambda damage: None)}
 
 
 def identify_chain(case: Case) -> Hashable:

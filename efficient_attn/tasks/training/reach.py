@@ -9,7 +9,7 @@ import numpy as np
 
 from ...patterns.facts import Geometry
 from .problem import LearnKeys, Problem
-from .shortcuts import make_drawing_setup
+from .shortcuts import compute_baselines, make_drawing_setup
 
 if TYPE_CHECKING:
     from ...bench.case import Case
@@ -43,3 +43,14 @@ def compute_share_within(problem: Problem, keys: LearnKeys, length: int, max_dis
     assert batch.distance is not None
     distances = batch.distance[batch.distance >= 0]
     return float((distances <= max_distance).mean())
+
+
+def compute_reach_score(problem: Problem, case: Case) -> float | None:
+    """The score of a model with the mechanism's reach on the tests: correct within it, and chance beyond. None if the
+    reach is not bounded or not known, or the distances of answers are not."""
+    if not problem.windowed or (span := count_reach(case)) is None:
+        return None
+    max_distance = compute_lookback(span, case.keys.layers or problem.recipe.layers, problem.recipe.convolution)
+    within = compute_share_within(problem, case.keys, case.group.config.seq_len, max_distance)
+    chance = compute_baselines(problem, case.keys, case.group.config.seq_len).chance
+    return within + (1 - within) * chance

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import describe_exception
+from ...instruments.search_path import make_search_path
 from ...registry import load_plugin, plugins
 from ..check import check
 from ..subject import Subject
@@ -119,7 +120,7 @@ def _send_to_process(sent: bytes) -> list[Tensor]:
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("sent", "received", "error")]
         files[0].write_bytes(sent)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = os.environ | make_search_path()
         arguments = [*command, str(torch.get_num_threads()), *map(str, files), *plugins()]
         done = subprocess.run(
             arguments, capture_output=True, text=True, check=False, env=environment, timeout=PROCESS_LIMIT_S

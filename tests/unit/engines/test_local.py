@@ -19,6 +19,7 @@ from toy_jobs import Allocates, Ends, Forks, HangsAndTells, Tells
 from efficient_attn.engines import local
 from efficient_attn.engines.job import WorkerDied
 from efficient_attn.engines.local import LocalEngine, Method, choose_method
+from efficient_attn.engines.worker import PACKAGE
 
 pytestmark = pytest.mark.slow
 
@@ -241,14 +242,54 @@ def test_ctrl_c_while_workers_start_prints_nothing(method: str, tmp_path: Path) 
     assert parent.communicate(timeout=60) == ("stopped\n", "")  # once the workers have ended as well
 
 
+SCRIPT = """
+import os, sys
+import efficient_attn
+from efficient_attn.engines.local import LocalEngine
+from efficient_attn.instruments.search_path import read_search_path
+
+class Answers:
+    def run(self, board, send):
+        board.set_stage(0, 0, 60.0)
+        send((efficient_attn.__file__, read_search_path()))
+
+if __name__ == "__main__":
+    before = read_search_path()
+    answer = next(LocalEngine(sys.argv[1]).run(Answers()))
+    assert answer == (efficient_attn.__file__, before) and read_search_path() == before, answer
+"""
+
+
+@pytest.mark.parametrize("method", PROCESSES)
+def test_workers_run_the_package_of_their_parent(method: Method, tmp_path: Path) -> None:
+    """Not the one in the folder where the command is given, from which Python imports what ``-c`` names. Programs that
+    workers start find the variables of their user."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "script.py").write_text(SCRIPT)
+    for name in ("efficient_attn", "torch"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the other copy')")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "scripts/script.py", method]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_worker_that_imports_another_copy_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "PACKAGE", "/elsewhere/efficient_attn")
+    with pytest.raises(WorkerDied, match=f"workers import {PACKAGE}, the command /elsewhere/efficient_attn: remove"):
+        list(LocalEngine().run(Tells()))
+
+
 @LINUX
 @pytest.mark.parametrize("trace", ["trace", "removed/trace"])
 def test_a_worker_whose_parent_was_interrupted_prints_nothing(trace: str, tmp_path: Path) -> None:
     """Its pipe is closed, or also its folder removed."""
     code = (
-        "import multiprocessing, toy_jobs\nfrom efficient_attn.engines.worker import run_worker\n"
+        "import multiprocessing, toy_jobs\nfrom efficient_attn.engines.worker import PACKAGE, WorkerSetup, run_worker\n"
         "receiver, sender = multiprocessing.Pipe(duplex=False)\nreceiver.close()\n"
-        f"run_worker(toy_jobs.Tells(), sender, [0.0, 0.0, 0.0], {trace!r}, (), (), {{}})"
+        f"setup = WorkerSetup(PACKAGE, {{}}, {trace!r}, (), (), {{}})\n"
+        "run_worker(toy_jobs.Tells(), sender, [0.0, 0.0, 0.0], setup)"
     )
     path = os.pathsep.join(sys.path)
     command, environment = [sys.executable, "-c", code], os.environ | {"PYTHONPATH": path}

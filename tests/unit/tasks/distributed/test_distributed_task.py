@@ -54,7 +54,11 @@ def test_ranks_without_gpus() -> None:
 
 @pytest.mark.slow
 @pytest.mark.sampled(3, together="distributed.processes")
-def test_a_rank_that_ends_ends_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_ends_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with another copy of the package, which ranks do not import."""
+    (tmp_path / "efficient_attn").mkdir()
+    (tmp_path / "efficient_attn" / "__init__.py").write_text("raise RuntimeError('the other copy')")
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "leaves.py").write_text("import os, sys\nif sys.argv[-1] == '1':\n    os._exit(7)\n")
     (case,) = tiny_suites.plan(SUITE, keys={"scheme": "ring", "ranks": 2})
     job = replace(make_job(case), plugins=(str(tmp_path / "leaves.py"),))

@@ -21,8 +21,8 @@ from efficient_attn.tasks.problems.selective_copying import SELECTIVE_COPYING, S
 from efficient_attn.tasks.training.learners import make_learner
 from efficient_attn.tasks.training.loop import draw
 from efficient_attn.tasks.training.problem import IGNORED
-from efficient_attn.tasks.training.reach import compute_lookback, compute_share_within, count_reach
-from efficient_attn.tasks.training.shortcuts import make_drawing_setup
+from efficient_attn.tasks.training.reach import compute_lookback, compute_reach_score, compute_share_within, count_reach
+from efficient_attn.tasks.training.shortcuts import compute_baselines, make_drawing_setup
 
 WINDOWED = {problem.name: problem for problem in (MQAR, INDUCTION, COPYING, SELECTIVE_COPYING)}
 EXAMPLES = 100
@@ -128,3 +128,11 @@ def test_reach_of_published_windows_is_what_was_learned() -> None:
         share = compute_share_within(MQAR, MqarKeys(), 64, compute_lookback(window + 1, 1, MQAR.recipe.convolution))
         assert scores
         assert share + (1 - share) / 128 == pytest.approx(np.mean(np.array(scores, dtype=float)), abs=0.01)
+
+
+def test_the_bound_is_chance_beyond_the_reach() -> None:
+    text = tiny_suites.TINY.replace("forward", "copying")
+    near, far = (tiny_suites.plan(text, variants=[f"sliding_window:window={window}"])[0] for window in (6, 7))
+    # the answer is 8 tokens back, and the convolution sees one more than 6
+    assert compute_reach_score(COPYING, near) == compute_baselines(COPYING, near.keys, 16).chance
+    assert compute_reach_score(COPYING, far) == 1
