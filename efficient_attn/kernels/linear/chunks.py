@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..step_sizes import limit_elements
 from .linear_config import OutputGrads, Stretch
 from .scan_state import ChunkWeights, ScanState, weigh_past, weigh_sums
 from .sums import dot_rows, pair_gradients
@@ -111,7 +112,7 @@ def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> 
 
 def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int]]:
     """Positions and their number of chunks: as many whole chunks together as suit the state, and the rest as one."""
-    max_chunks, whole_chunks = max(MAX_SUMS_ELEMENTS // state.kv.numel(), 1), length // CHUNK
+    max_chunks, whole_chunks = max(limit_elements(state.kv, MAX_SUMS_ELEMENTS) // state.kv.numel(), 1), length // CHUNK
     for first in range(0, whole_chunks, max_chunks):
         last = min(first + max_chunks, whole_chunks)
         yield slice(first * CHUNK, last * CHUNK), last - first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from torch import Tensor
 from ...feature_maps import FeatureMap
 from ..dense import widen
 from ..softmax.softmax_kernel import cut_range
+from ..step_sizes import limit_elements
 
 MAX_FEATURE_ELEMENTS = 1 << 18  # numbers of one side's features that exist together, so that they stay in the cache
 MIN_STRETCH = 32  # positions a stretch at least: below that the products become too small
@@ -123,20 +125,23 @@ class LinearConfig:
     def _positions(self, x: Tensor, start: int, rows: slice) -> Tensor | None:
         return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
 
-    def fit(self, size: int, lanes: int, width: int) -> int:
-        """The number of positions to process together: ``size``, or fewer if there are many features."""
-        while size > MIN_STRETCH and self._count_features(lanes, width) * size > MAX_FEATURE_ELEMENTS:
+    def fit(self, size: int, x: Tensor) -> int:
+        """The number of positions of ``x [.., L, D]`` to process together: ``size``, or fewer if there are many
+        features."""
+        while size > MIN_STRETCH and self._count_features(x) * size > limit_elements(x, MAX_FEATURE_ELEMENTS):
             size //= 2
         return size
 
-    def _count_features(self, lanes: int, width: int) -> int:
+    def _count_features(self, x: Tensor) -> int:
         """Features of a position; those of a single head count double, so that they stay few relative to its output."""
-        return max(lanes, 2) * self.phi.width(width)
+        *lanes, _, width = x.shape
+        return max(math.prod(lanes), 2) * self.phi.width(width)
 
-    def cut(self, length: int, lanes: int, width: int, step: int = MIN_STRETCH) -> list[slice]:
-        """Stretches of positions whose features fit the cache, each but the last a multiple of ``step``."""
-        size = max(MAX_FEATURE_ELEMENTS // self._count_features(lanes, width) // step, 1) * step
-        return list(cut_range(length, size))
+    def cut(self, x: Tensor, step: int = MIN_STRETCH) -> list[slice]:
+        """Stretches of positions of ``x [.., L, D]`` whose features fit the cache, each but the last a multiple of
+        ``step``."""
+        size = max(limit_elements(x, MAX_FEATURE_ELEMENTS) // self._count_features(x) // step, 1) * step
+        return list(cut_range(x.shape[-2], size))
 
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Divisors of all rows, and their slopes by the sums of weights."""

@@ -97,7 +97,7 @@ class _ScanFunction(KernelFunction):
             return out, state.kv, state.z, state.reference, totals
         out = config.make_rows(q, state.kv)
         totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
-        for rows in _cut_stretches(config, q, keys.k):
+        for rows in _cut_stretches(config, q):
             x, _ = config.queries(q[:, :, rows], rows)
             out_rows = out[:, :, rows]
             top = out_rows if out.dtype == state.kv.dtype else state.kv.new_empty(out_rows.shape)
@@ -170,9 +170,8 @@ def _make_state(config: LinearConfig, sums: Sums) -> ScanState:
     return ScanState(sums, decays=config.decays, steady=config.steady, divides=config.divisor is not None)
 
 
-def _cut_stretches(config: LinearConfig, q: Tensor, k: Tensor) -> list[slice]:
-    lanes, width = len(k) * q.shape[1], k.shape[2]
-    return config.cut(k.shape[1], lanes, width, config.fit(CHUNK, lanes, width))
+def _cut_stretches(config: LinearConfig, q: Tensor) -> list[slice]:
+    return config.cut(q, config.fit(CHUNK, q))
 
 
 def _backward_queries(
@@ -181,7 +180,7 @@ def _backward_queries(
     """First to last stretch. Returns the gradient, and each stretch's references before its chunks."""
     config, grad_q, stretch_references = tape.config, torch.empty_like(q), []
     kernel = cpp_scan if config.native else chunks
-    for rows in _cut_stretches(config, q, keys.k):
+    for rows in _cut_stretches(config, q):
         _, backward = tape.record_queries(q, rows)
         stretch, grads = config.stretch(keys, rows), saved_rows.divide_backward(rows)
         grad_x, references = kernel.backward_queries(grads, stretch, state)
@@ -201,7 +200,7 @@ def _backward_keys(
     """Last to first stretch, accumulating the gradient by the state."""
     config, grad_k, grad_v = tape.config, torch.empty_like(keys.k), torch.empty_like(keys.v)
     grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
-    kernel, stretches = cpp_scan if config.native else chunks, _cut_stretches(config, q, keys.k)
+    kernel, stretches = cpp_scan if config.native else chunks, _cut_stretches(config, q)
     for rows, references in zip(reversed(stretches), reversed(stretch_references), strict=True):
         x, _ = config.queries(q[:, :, rows], rows)
         stretch, backward = tape.record_keys(keys, rows)

@@ -21,13 +21,13 @@ from ...feature_maps import PairKernel
 from ...shared_caches import shared_cache
 from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
+from ..step_sizes import limit_elements
 from . import scan
 from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
 from .sums import KERNEL, dot_rows, exponentiate, pair_gradients, relative_weights, zero_if_infinite
 
 MAX_LENGTH = 512  # positions on either side
 MAX_LENGTH_CUT = 128  # where lanes go group by group, or C++ is faster
-MAX_ELEMENTS_ON_GPU = 1 << 26  # instead of those of the cache: 256 MiB of float32, so that few kernels are launched
 
 
 def is_short(config: LinearConfig, q: Tensor, keys: KeyInputs, causal: bool, *, weighted: bool) -> bool:
@@ -98,7 +98,7 @@ class _ShortCall:
 
 def _count_lanes(call: _ShortCall, q: Tensor, k: Tensor) -> int:
     """How many of the ``Bh`` lanes fit the cache together, or on a GPU a part of its memory."""
-    most = MAX_FEATURE_ELEMENTS if q.device.type == "cpu" else MAX_ELEMENTS_ON_GPU
+    most = limit_elements(q, MAX_FEATURE_ELEMENTS)
     group, n, m = q.shape[1], q.shape[2], k.shape[1]
     features = group * max(n, m) * call.config.phi.width(k.shape[2])
     return most // max(1, features, group * n * m if call.forms_pairs else 0)

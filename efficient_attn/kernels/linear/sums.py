@@ -161,7 +161,7 @@ class _SumKeysFunction(KernelFunction):
     def forward(config: LinearConfig, *arguments: Any) -> Any:
         keys, past = split_arguments(arguments)
         kv, z, reference = start_sums(config, keys, past)
-        for rows in config.cut(keys.k.shape[1], keys.k.shape[0], keys.k.shape[2]):
+        for rows in config.cut(keys.k):
             y, v, a = config.stretch(keys, rows)
             if a is not None and reference is not None:
                 scale = rescale(config, a, reference, kv.dtype)
@@ -202,7 +202,7 @@ def _sum_keys_gradients(
     keys, grad_kv, tape = KeyInputs(*key_tensors), grad_kv.contiguous(), FeatureTape(config)
     grad_k, grad_v = torch.empty_like(keys.k), torch.empty_like(keys.v)
     grad_logs = None if keys.logs is None else torch.empty_like(keys.logs)
-    for rows in config.cut(keys.k.shape[1], keys.k.shape[0], keys.k.shape[2]):
+    for rows in config.cut(keys.k):
         (y, v, a), backward = tape.record_keys(keys, rows)
         scale = 1 if a is None or reference is None else relative_weights(a, reference[:, None]).to(y.dtype)[..., None]
         grad_v[:, rows] = multiply_rows(y, grad_kv).mul_(scale)
@@ -224,7 +224,7 @@ class _ReadSumsFunction(KernelFunction):
     ) -> tuple[Tensor, Tensor | None]:
         out = config.make_rows(q, kv)
         totals = kv.new_empty(*q.shape[:3], 1) if config.divisor else None
-        for rows in config.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
+        for rows in config.cut(q):
             x = _fade(config.queries(q[:, :, rows], rows)[0], fading, rows)
             top, total = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
             if totals is not None:
@@ -251,7 +251,7 @@ def _read_gradients(config: LinearConfig, grad: Tensor, *saved: Any) -> tuple[Te
     q, kv, z, fading, out, totals = saved
     grad_q, grad_kv, grad_z = torch.empty_like(q), torch.zeros_like(kv), torch.zeros_like(z)
     tape, saved_rows = FeatureTape(config), SavedRows(grad, out, *config.divisors(totals))
-    for rows in config.cut(q.shape[2], q.shape[0] * q.shape[1], q.shape[3]):
+    for rows in config.cut(q):
         x, backward = tape.record_queries(q, rows)
         flat, (grad_top, grad_total) = _fade(x, fading, rows).flatten(1, 2), saved_rows.divide_backward(rows)
         grad_top = grad_top.flatten(1, 2)

@@ -31,7 +31,8 @@ def _use_short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use stretches of 8 positions instead of hundreds."""
     monkeypatch.setattr(linear_config, "MAX_FEATURE_ELEMENTS", 1)
     monkeypatch.setattr(linear_config, "MIN_STRETCH", 8)
-    assert CONFIG.cut(20, 6, 4, CONFIG.fit(64, 6, 4)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
+    q = torch.empty(3, 2, 20, 4)
+    assert CONFIG.cut(q, CONFIG.fit(64, q)) == [slice(0, 8), slice(8, 16), slice(16, 20)]
 
 
 @pytest.fixture(params=[1, 2, 1 << 40], ids=["one chunk", "a few chunks", "all chunks"])

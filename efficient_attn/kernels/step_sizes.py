@@ -1,0 +1,12 @@
+"""How much a kernel computes at a time: on a processor what fits its cache, on a GPU so much that few kernels run."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+ON_GPU = 1 << 26  # numbers: 256 MiB of float32. A step of 2**18 takes a GPU less time than the launch of its kernels
+
+
+def limit_elements(x: Tensor, in_cache: int) -> int:
+    """How many numbers may exist together where x is."""
+    return in_cache if x.device.type == "cpu" else ON_GPU
