@@ -125,8 +125,10 @@ class Attention(HasOrigin, nn.Module):
         """Pairs of one head that the fast implementation computes; None if unknown."""
         return None
 
-    def what_runs(self, shape: Shape, *, causal: bool, dtype: torch.dtype, gradient: bool) -> tuple[str, int | None]:
-        """The backend that computes a call, after any choice by shape, and the pairs that it computes."""
+    def what_runs(
+        self, shape: Shape, *, causal: bool, dtype: torch.dtype, device: torch.device, gradient: bool
+    ) -> tuple[str, int | None]:
+        """The backend that computes a call, after any choice by shape and device, and the pairs that it computes."""
         return self.backend, self.pairs_computed(shape.n, shape.m, causal)
 
     def dense_pairs(self, n: int, m: int) -> int:

@@ -53,7 +53,7 @@ class _Added(Attention):
             return super().advance(q, k, v, state, **inputs)
         return step(self, q, k, v, state, **inputs)
 
-    def what_runs(self, shape: Shape, *, causal: bool, dtype: torch.dtype, gradient: bool) -> tuple[str, int | None]:
+    def what_runs(self, shape: Shape, **call: Any) -> tuple[str, int | None]:
         return self.backend, None
 
     def why_not(self, backend: str) -> str | None:

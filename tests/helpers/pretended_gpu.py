@@ -238,5 +238,3 @@ def count(gpu: PretendedGpu, call: Callable[[], Any]) -> Work:
     gpu.work = Work()
     call()
     return gpu.work
-
-

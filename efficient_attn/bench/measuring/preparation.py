@@ -107,9 +107,14 @@ def _count_work(workload: Workload, row: Row) -> None:
     row.bytes_moved = workload.bytes_moved
     decoding, m = config.mode == "decode", config.seq_len
     n, causal = (1, True) if decoding else (m, config.causal)
-    shape, dtype, gradient = replace(s, n=n, m=m), workload.sample.q.dtype, config.mode == "forward_backward"
     row.pairs = attn.pairs(n, m, causal)
-    row.backend_used, row.pairs_computed = attn.what_runs(shape, causal=causal, dtype=dtype, gradient=gradient)
+    row.backend_used, row.pairs_computed = attn.what_runs(
+        replace(s, n=n, m=m),
+        causal=causal,
+        dtype=workload.sample.q.dtype,
+        device=workload.sample.q.device,
+        gradient=config.mode == "forward_backward",
+    )
     if decoding:
         pairs = s.batch * attn.growth.step_cost(m)
     else:  # without work on padding

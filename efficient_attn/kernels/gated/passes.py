@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..softmax.softmax_kernel import cut_range
+from ..step_sizes import ON_GPU
 from . import stretch
 from .decays import BLOCK
 from .stretch import Inputs, fold, unfold
@@ -56,12 +57,15 @@ def run_backward(
 
 
 def cut(inputs: Inputs) -> tuple[list[slice], list[tuple[slice, int]]]:
-    """Heads to process together, as few as keep all threads busy, so that more positions are and need no copies. For
-    each of these stretches of whole chunks, and the rest of the positions as a chunk of its own; each with its chunk
-    size. Compiled code relies on the number of stretches, which must not depend on threads."""
+    """Heads to process together, as few as keep all threads busy, so that more positions are and need no copies; on a
+    GPU all. For each of these stretches of whole chunks, and the rest of the positions as a chunk of its own; each with
+    its chunk size. Compiled code relies on the number of stretches, which must not depend on threads."""
     count, length, width = inputs.k.shape
-    size = min(max(STRETCH_ELEMENTS // (width * CHUNK), 1) * CHUNK, MAX_STRETCH)
-    lanes = min(max(STRETCH_ELEMENTS // (min(length, size) * width), torch.get_num_threads()), count)
+    if inputs.k.device.type == "cpu":
+        size = min(max(STRETCH_ELEMENTS // (width * CHUNK), 1) * CHUNK, MAX_STRETCH)
+        lanes = min(max(STRETCH_ELEMENTS // (min(length, size) * width), torch.get_num_threads()), count)
+    else:
+        size, lanes = max(ON_GPU // max(count * width * CHUNK, 1), 1) * CHUNK, count
     whole = length // CHUNK * CHUNK
     stretches = [(rows, CHUNK) for rows in cut_range(whole, size)]
     if whole < length:

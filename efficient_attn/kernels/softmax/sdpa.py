@@ -9,9 +9,10 @@ from torch import Tensor
 from ...contract.mask import Mask
 from ...errors import UnsupportedError
 from ..derivatives import wants_gradient
+from ..step_sizes import ON_GPU
 from . import decode, fused
 
-MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is
+MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is; more on GPUs
 
 
 def attend(
@@ -49,8 +50,10 @@ def cut_causal_rows(
 ) -> Iterator[tuple[slice, int, Tensor]]:
     """The queries of a causal call that see any key, some at a time: how many keys they may see, and which of these
     each of them sees, ``[1 or B, 1, rows, keys]``. start: of the first query. valid: bool, ``[B, M]``."""
-    for first in range(max(0, -start), n, MASK_ROWS):
-        rows = slice(first, min(first + MASK_ROWS, n))
+    masks = 1 if valid is None else len(valid)
+    size = MASK_ROWS if device.type == "cpu" else max(MASK_ROWS, ON_GPU // (masks * m))
+    for first in range(max(0, -start), n, size):
+        rows = slice(first, min(first + size, n))
         last = min(start + rows.stop, m)
         i = torch.arange(start + first, start + rows.stop, device=device)
         allowed = (torch.arange(last, device=device) <= i[:, None])[None, None]

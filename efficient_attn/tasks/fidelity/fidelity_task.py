@@ -62,7 +62,8 @@ def judge(case: Case, row: Row, report_stage: Callable[..., None]) -> Record:
     with torch.no_grad(), watch_global_state((q, k, v)):
         row.oracle_error, row.gate_len = _verify(case, attn, q, k, v, mask)
         distances = measure_distances(attn, q, k, v, mask, exact=_compute_reference(case.group))
-    row.backend_used, _ = attn.what_runs(case.shape, causal=config.causal, dtype=q.dtype, gradient=False)
+    call: dict[str, Any] = {"causal": config.causal, "dtype": q.dtype, "device": q.device, "gradient": False}
+    row.backend_used, _ = attn.what_runs(case.shape, **call)
     row.clamped_rows = attn.clamped_rows(q, k, v, mask)
     if not attn.traits.gradient:
         row.reason = "no gradient_cosine: the mechanism has no gradient"

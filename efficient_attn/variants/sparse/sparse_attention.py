@@ -12,17 +12,24 @@ from torch import Tensor
 from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, preallocate
 from ...contract.row_starts import make_step_mask
-from ...kernels.custom_ops import have_numbers
+from ...kernels.custom_ops import have_numbers, in_functorch_transform
 from ...kernels.dense import softmax_attention
 from ...kernels.native.building import why_no_native
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend, pattern_op
-from ...kernels.sparse.implementation_choice import choose_implementation, is_native, runs_in_cpp
+from ...kernels.sparse.implementation_choice import (
+    MAX_MASKED_LENGTH,
+    choose_implementation,
+    is_native,
+    runs_in_cpp,
+)
 from ...kernels.sparse.masked_softmax import attend_masked
 from ...kernels.sparse.parts import PlanConfig, SparseInputs, softmax_over_plan
 from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
+
+CPU, HALF_PRECISION = torch.device("cpu"), (torch.bfloat16, torch.float16)
 
 # created once, because every call reads them; draws from all M keys depend on M
 FIXED_TRAITS, DRAWN_TRAITS = (Traits(exact=True, positional=True, padded_as_trimmed=x) for x in (True, False))
@@ -40,9 +47,10 @@ class SparseAttention(Attention):
     supports every pattern of bands, keys, queries and blocks, ``blocks`` (gathered key blocks with masks) any pattern.
     ``cpp`` does the same in C++; where it is built, ``adaptive`` selects it in place of ``parts`` if it was faster.
     ``masked`` is one call of torch's fused kernel over all N x M pairs with the pattern as mask: more work, but less
-    time for short sequences. ``adaptive`` uses ``parts`` or ``masked`` in each call, whichever is expected to be
-    faster, and never ``masked`` beyond 1,024 positions; `what_runs` tells which. ``flex`` is torch's flex_attention,
-    for CUDA. All but ``masked`` compute only the pattern's key blocks.
+    time for short sequences. ``flex`` is torch's flex_attention, for CUDA, which compiles a kernel for each shape.
+    ``adaptive`` uses ``parts`` or ``masked`` in each call, whichever is expected to be faster, and never ``masked``
+    beyond 1,024 positions; there it uses ``flex`` on CUDA in half precision. `what_runs` tells which. All but
+    ``masked`` compute only the pattern's key blocks.
     """
 
     backends = ("adaptive", "parts", "blocks", "masked", "cpp", "flex", "dense")
@@ -85,7 +93,7 @@ class SparseAttention(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         batch, heads, n, width = q.shape
         kv_heads, m, value_width = k.shape[1], k.shape[2], v.shape[-1]
-        if self.backend == "flex":
+        if self._runs_flex(n, m, q.dtype, q.device):
             return flex_backend.attend(q, k, v, self.pattern, mask, width**-0.5)
         group, valid, scale = heads // kv_heads, mask.key_valid(m), width**-0.5
         g = Geometry(n, m, mask.start(n, m), mask.causal)
@@ -121,6 +129,13 @@ class SparseAttention(Attention):
         out = out.view(batch, kv_heads, n, group, pad).transpose(2, 3).reshape(batch, heads, n, pad)
         return out[..., :value_width] if value_width < pad else out
 
+    def _runs_flex(self, n: int, m: int, dtype: torch.dtype, device: torch.device) -> bool:
+        if self.backend != "adaptive":
+            return self.backend == "flex"
+        is_long = n > 1 and max(n, m) > MAX_MASKED_LENGTH  # shorter ones would be compiled for each of many lengths
+        is_plain = not torch.compiler.is_compiling() and not in_functorch_transform()
+        return device.type == "cuda" and dtype in HALF_PRECISION and is_long and is_plain
+
     def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1, *, native: bool) -> str:
         if self.backend != "adaptive":
             return self.backend
@@ -139,10 +154,18 @@ class SparseAttention(Attention):
         return self.what_runs(Shape(1, heads, heads, n, m, width, width), causal=causal)[1]
 
     def what_runs(
-        self, shape: Shape, *, causal: bool, dtype: torch.dtype = torch.float32, gradient: bool = False
+        self,
+        shape: Shape,
+        *,
+        causal: bool,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = CPU,
+        gradient: bool = False,
     ) -> tuple[str, int]:
         g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
-        native = is_native(dtype, torch.device("cpu"))
+        if self._runs_flex(shape.n, shape.m, dtype, device):
+            return "flex", sum(tile.pairs for tiling in self._make_plan(g) for tile in tiling.tiles)
+        native = is_native(dtype, device)
         backend = self._choose_backend(g, shape.batch * shape.heads, shape.head_dim, native=native)
         if backend in ("dense", "masked"):
             return backend, shape.n * shape.m
@@ -192,17 +215,17 @@ class SparseAttention(Attention):
         if all_started and isinstance(state, RollingCache) and self._cache_covers_pattern and self.backend != "dense":
             return attend_fused(q, keys, values)
         positions = state.positions() if isinstance(state, RollingCache) else torch.arange(state.length)
-        visible = self.pattern.allows(i, positions, Geometry(1, i + 1, i, True)).to(q.device)
+        visible = self.pattern.allows(i, positions, Geometry(1, i + 1, i, True))
         if state.starts is not None and not all_started:
-            visible = (visible & (positions.to(q.device) >= state.starts.first[:, None]))[:, None, None]
+            started = positions.to(q.device) >= state.starts.first[:, None]
             run = softmax_attention if self.backend == "dense" else attend_fused
-            return run(q, keys, values, allowed=visible)
+            return run(q, keys, values, allowed=(visible.to(q.device) & started)[:, None, None])
         if self.backend == "dense":
-            return softmax_attention(q, keys, values, visible)
-        if not visible.any():
-            return q.new_zeros(*q.shape[:3], values.shape[-1])
-        if not visible.all():
-            index = visible.nonzero()[:, 0]
+            return softmax_attention(q, keys, values, visible.to(q.device))
+        if not visible.all():  # known to the host, which does not wait for the device
+            index = visible.nonzero()[:, 0].to(q.device, non_blocking=True)
+            if not len(index):
+                return q.new_zeros(*q.shape[:3], values.shape[-1])
             keys, values = (x.index_select(2, index) for x in (keys, values))
         return attend_fused(q, keys, values)
 

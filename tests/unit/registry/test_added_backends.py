@@ -54,7 +54,10 @@ def test_the_function_computes_calls_of_its_spec_alone(spec: str) -> None:
     assert [mine.label] == CALLS
     torch.testing.assert_close(out, own(sample.q, sample.k, sample.v, CAUSAL, **sample.inputs))
     assert [mine.label] == CALLS
-    assert (mine.backend, mine.what_runs(Shape.of(*draw()), causal=True, dtype=torch.float32, gradient=False)) == (
+    assert (
+        mine.backend,
+        mine.what_runs(Shape.of(*draw()), causal=True, dtype=torch.float32, device=torch.device("cpu"), gradient=False),
+    ) == (
         "mine",
         ("mine", None),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ from efficient_attn.variants.sparse import sparse_attention
 
 SPECS = ["sliding_window:window=128", "strided", "fixed", "bigbird", "longformer", "random_blocks"]
 HEADS, WIDTH = 4, 64
+CPU = torch.device("cpu")
 
 
 def make_attention(spec: str, n: int, backend: str | None = None) -> ea.Attention:
@@ -33,7 +36,7 @@ def make_attention(spec: str, n: int, backend: str | None = None) -> ea.Attentio
 def test_short_calls_are_masked_and_long_calls_use_parts(spec: str) -> None:
     for n, implementation in ((64, "masked"), (128, "masked"), (MAX_MASKED_LENGTH + 1, "parts"), (4096, "parts")):
         reported, computed = make_attention(spec, n).what_runs(
-            Shape(1, 4, 4, n, n, 64, 64), causal=True, dtype=torch.float32, gradient=False
+            Shape(1, 4, 4, n, n, 64, 64), causal=True, dtype=torch.float32, device=CPU, gradient=False
         )
         assert reported == implementation
         assert (
@@ -72,7 +75,9 @@ def test_the_reported_implementation_is_the_one_that_runs(n: int, monkeypatch: p
         )
     attn, q = make_attention("sliding_window:window=16", n), torch.randn(1, 4, n, 64)
     out = attn(q, q, q)
-    reported = attn.what_runs(Shape(1, 4, 4, n, n, 64, 64), causal=False, dtype=q.dtype, gradient=False)[0]
+    reported = attn.what_runs(
+        Shape(1, 4, 4, n, n, 64, 64), causal=False, dtype=q.dtype, device=q.device, gradient=False
+    )[0]
     assert executed == [reported]
     assert reported == ("masked" if n == 64 else "parts")
     for backend in ("parts", "masked", "dense"):
@@ -82,7 +87,26 @@ def test_the_reported_implementation_is_the_one_that_runs(n: int, monkeypatch: p
 
 def test_mechanisms_without_a_choice_report_their_backend() -> None:
     shape = Shape(1, 4, 4, 8, 8, 64, 64)
-    assert make_attention("full", 8).what_runs(shape, causal=True, dtype=torch.float32, gradient=True) == ("sdpa", None)
+    call: dict[str, Any] = {"causal": True, "dtype": torch.float32, "device": CPU, "gradient": True}
+    assert make_attention("full", 8).what_runs(shape, **call) == ("sdpa", None)
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "dtype", "device", "expected"),
+    [
+        (4096, 4096, torch.bfloat16, "cuda", "flex"),
+        (100, 4096, torch.float16, "cuda", "flex"),
+        (MAX_MASKED_LENGTH, MAX_MASKED_LENGTH, torch.bfloat16, "cuda", "parts"),
+        (1, 4096, torch.bfloat16, "cuda", "parts"),
+        (4096, 4096, torch.float32, "cuda", "parts"),
+        (4096, 4096, torch.bfloat16, "cpu", "parts"),
+    ],
+)
+def test_long_calls_on_a_gpu_use_flex_in_half_precision(n: int, m: int, dtype: torch.dtype, device: str, expected: str):
+    shape, call = Shape(1, 4, 4, n, m, 64, 64), {"dtype": dtype, "device": torch.device(device), "gradient": True}
+    for backend in (None, "parts"):
+        attn = ea.create("sliding_window:window=8", backend=backend)
+        assert attn.what_runs(shape, causal=True, **call)[0] == (backend or expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(building.why_no_native("tiles") is not None, reason="C++ cannot be built")
