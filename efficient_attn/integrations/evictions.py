@@ -192,7 +192,7 @@ def sum_weights(q: Tensor, k: Tensor) -> Tensor:
     last of the queries ``[B, H, N, D]`` is aligned with the last key ``[B, Hkv, M, D]``."""
     (batch, _, n, width), (kv_heads, m) = q.shape, k.shape[1:3]
     keys, total = widen(k), widen(k[..., 0]).new_zeros(batch, kv_heads, m)
-    for rows in cut_rows(n, q.shape[1] // kv_heads):
+    for rows in cut_rows(n, k, q.shape[1] // kv_heads):
         count = rows.stop - rows.start
         queries = widen(q[:, :, rows]).reshape(batch, kv_heads, -1, width)
         scores = (queries @ keys.mT * width**-0.5).unflatten(2, (-1, count))

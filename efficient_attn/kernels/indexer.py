@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..contract.mask import Mask
 from .dense import masked_softmax, widen
-from .selected_keys import copy_tensors, recompute, take_keys
+from .selected_keys import copy_tensors, cut_rows, recompute, take_keys
 from .softmax.sdpa import attend_fused
 
 ROWS = 64  # queries whose scores by the indexer exist at a time
@@ -48,8 +48,7 @@ def attend_indexed(
     if few:
         k, v = widen(k), widen(v)
     parts = []
-    for first in range(0, n, ROWS):
-        rows = slice(first, min(first + ROWS, n))
+    for rows in cut_rows(n, keys, queries.shape[2], ROWS * queries.shape[2]):
         some = mask.rows(rows, n, m)
         stop = min(max(some.span(rows.stop - rows.start, m)[1], 1), m) if mask.causal else m
         visible = some.dense(rows.stop - rows.start, m, device=q.device)[:, 0, :, :stop]

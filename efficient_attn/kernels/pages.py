@@ -82,7 +82,7 @@ def attend_pages(
     positions, parts = mask.positions(n, m, device=q.device), []
     if not is_long:
         k, v = widen(k), widen(v)
-    for rows in cut_rows(n, group):
+    for rows in cut_rows(n, k, group):
         own_page = positions[rows].div(size, rounding_mode="floor")
         queries = widen(q[:, :, rows]).reshape(q.shape[0], k.shape[1], -1, q.shape[3])
         if not is_long:

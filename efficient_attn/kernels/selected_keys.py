@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..contract.mask import Mask
 from .custom_ops import in_functorch_transform
 from .dense import masked_softmax
+from .step_sizes import limit_elements
 
 FEW_ROWS = 16  # of a head, for which one `gather` of all heads is faster, as it is on a GPU for any number
 MOST_PASSES = 24  # over all numbers, each of which finds the next largest; a sort is faster for more
@@ -32,7 +33,7 @@ def attend_selected(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> 
     def attend_some(rows: slice) -> Tensor:
         return recompute(partial(_attend_rows, mask.rows(rows, n, m), rule), q[:, :, rows], k, v)
 
-    return torch.cat([attend_some(rows) for rows in cut_rows(n, group)], 2)
+    return torch.cat([attend_some(rows) for rows in cut_rows(n, k, group)], 2)
 
 
 def copy_tensors(mask: Mask) -> Mask:
@@ -58,9 +59,10 @@ def recompute(run: Callable[..., Result], *tensors: Tensor) -> Result:
     return cast(Result, checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False))
 
 
-def cut_rows(n: int, group: int) -> Iterator[slice]:
-    """n queries, as many at a time as are computed together in each head of a group."""
-    step = max(ROWS // group, 1)
+def cut_rows(n: int, keys: Tensor, group: int = 1, in_cache: int = ROWS) -> Iterator[slice]:
+    """n queries, as many at a time as are computed together in each head of a group: on a GPU as many as have no more
+    scores with ``keys [.., M, D]`` than may exist there."""
+    step = max(max(in_cache, limit_elements(keys, 0) // max(keys[..., 0].numel(), 1)) // group, 1)
     for first in range(0, n, step):
         yield slice(first, min(first + step, n))
 

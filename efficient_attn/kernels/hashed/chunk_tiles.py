@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..step_sizes import limit_rows
 from .lsh import Rounds
 
 ROWS_A_SLAB = 1024  # queries a step; more costs memory and gains no speed
@@ -56,7 +57,7 @@ class Layout:
     def slabs(self) -> Iterator[Slab]:
         """The tiles that are computed together."""
         rows, chunks, size = self.last_visible.shape
-        chunks_per_slab = max(ROWS_A_SLAB // size, 1)
+        chunks_per_slab = max(limit_rows(self.last_visible.device, ROWS_A_SLAB) // size, 1)
         rows_per_slab = max(chunks_per_slab // chunks, 1)  # rows a slab, where the chunks of one do not fill it
         step = size if chunks_per_slab > 1 else ROWS_A_TILE
         for row in range(0, rows, rows_per_slab):

@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import products
 from ..custom_ops import in_functorch_transform, is_traced, make_op
 from ..derivatives import vmap_serially
+from ..step_sizes import limit_rows
 
 BITS_PER_POLYTOPE = 6  # 64 buckets; more need several cross-polytopes, so that work grows with their logarithm
 MAX_POLYTOPES = 4  # 2^24 buckets at most
@@ -127,15 +128,16 @@ def find_buckets(x: Tensor, rotations: Tensor, size: int, lengths: list[int]) ->
 
 def _write_buckets(x: Tensor, rotations: Tensor, counts: list[int], codes: Tensor) -> None:
     """Write the buckets of ``x [rows, D]`` into ``codes [rounds, rows]``: one cross-polytope after another."""
+    step = limit_rows(x.device, ROWS_A_STEP)
     for count, rotation in zip(counts, rotations.unbind(1), strict=False):
         axes = rotation[:, :count].flatten(0, 1).double()
-        for first in range(0, len(x), ROWS_A_STEP):
+        for first in range(0, len(x), step):
             # in float64 for all dtypes, so that a key close to a border between buckets has the same one in each
-            rows = x[first : first + ROWS_A_STEP].double()
+            rows = x[first : first + step].double()
             projections = products.project_onto(rows, axes).view(len(rows), -1, count)
             corner = _argmax_abs(projections).long()
             opposite = projections.gather(-1, corner) < 0
-            code = codes[:, first : first + ROWS_A_STEP]
+            code = codes[:, first : first + step]
             code.mul_(2 * count).add_((corner + count * opposite)[..., 0].mT)
 
 

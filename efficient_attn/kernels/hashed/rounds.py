@@ -16,8 +16,11 @@ from ..dense import widen
 from ..half_precision import fused_dtype
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
+from ..step_sizes import limit_rows
 from .chunk_tiles import ROWS_A_SLAB, ROWS_A_TILE, Layout, Slab, cut_tiles, gather_rows, key_windows
 from .lsh import Rounds
+
+NEG_INF = float("-inf")
 
 
 class HashedOptions(NamedTuple):
@@ -72,18 +75,20 @@ def _forward(inputs: HashedInputs, options: HashedOptions) -> tuple[Tensor, Tens
         keys, values = _gather_keys(layout, key_indices, inputs, compute_dtype)
         rows = gather_rows(q, query_indices).to(compute_dtype)
         part_out, part_lse = _attend(FusedInputs(rows, keys, values, mask), options.scale)
-        part_lse = part_lse.masked_fill(empty_rows, float("-inf"))
+        part_lse = part_lse.masked_fill(empty_rows, NEG_INF)
         parts = (layout.trim(x, slab) for x in (query_indices, part_out, part_lse))
         _merge_part(not layout.earlier_chunks, out, lse, *parts)
-    self_only = _find_self_only(lse)
+    if lse.device.type != "cpu":  # which is not asked how many there are
+        return torch.where((lse == NEG_INF)[:, None], v, out).to(q.dtype), lse
+    self_only = (lse == NEG_INF).nonzero()[:, 0]
     return out.index_copy_(0, self_only, v.index_select(0, self_only).to(out.dtype)).to(q.dtype), lse
 
 
 def _gradients(grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedOptions) -> tuple[Tensor, ...]:
     inputs, out, lse = saved
     q, k, v, inverse, *_ = inputs
-    self_only, grad = _find_self_only(lse), grad.contiguous()
-    lse = lse.index_fill(0, self_only, 0)  # exp(-inf - 0) is 0, as required
+    alone, grad = lse == NEG_INF, grad.contiguous()
+    lse = lse.masked_fill(alone, 0)  # exp(-inf - 0) is 0, as required
     compute_dtype = _choose_compute_dtype(q, "backward", options.size)
     grad_q, grad_k, grad_v = (torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v))
     for layout, slab in inputs.tiles(options):
@@ -97,13 +102,13 @@ def _gradients(grad: Tensor, saved: SavedSoftmax[HashedInputs], options: HashedO
         grad_q.index_add_(0, layout.trim(query_indices, slab), layout.trim(part_grad_q, slab).to(grad_q.dtype))
         _scatter_add(grad_k, key_indices, part_grad_k)
         _scatter_add(grad_v, key_indices, part_grad_v)
-    grad_v.index_add_(0, self_only, grad.index_select(0, self_only).to(grad_v.dtype))
+    if lse.device.type == "cpu":
+        self_only = alone.nonzero()[:, 0]
+        grad_v.index_add_(0, self_only, grad.index_select(0, self_only).to(grad_v.dtype))
+    else:
+        grad_v.add_(grad.masked_fill(~alone[:, None], 0))
     _normalization_backward(grad_k, k, inverse)
     return grad_q.to(q.dtype), grad_k.to(k.dtype), grad_v.to(v.dtype)
-
-
-def _find_self_only(lse: Tensor) -> Tensor:
-    return (lse == float("-inf")).nonzero()[:, 0]
 
 
 def _choose_compute_dtype(q: Tensor, operation: str, size: int) -> torch.dtype:
@@ -158,7 +163,7 @@ def _scatter_add(grad: Tensor, indices: Tensor, part_grad: Tensor) -> None:
 
 def _normalization_backward(grad: Tensor, k: Tensor, inverse: Tensor) -> None:
     """From the gradient of unit vectors to that of k, in place: the part orthogonal to k, divided by its length."""
-    for slab in cut_range(len(k), ROWS_A_SLAB):
+    for slab in cut_range(len(k), limit_rows(k.device, ROWS_A_SLAB)):
         slab_grad, slab_inverse = grad[slab], inverse[slab, None]
         unit_rows = k[slab] * slab_inverse
         slab_grad.sub_(unit_rows * (unit_rows * slab_grad).sum(-1, keepdim=True)).mul_(slab_inverse)
