@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -24,6 +24,8 @@ from efficient_attn.contract import Mask
 from efficient_attn.kernels.sparse import flex_backend
 from efficient_attn.patterns import Pattern
 from efficient_attn.variants.sparse.sparse_attention import attend_pattern
+
+Result = TypeVar("Result")
 
 GPU = torch.device("cuda", 0)
 STANDS_FOR_GPU = torch.device("meta")  # a device that torch knows without a GPU; its C++ sees this one
@@ -123,7 +125,7 @@ class PretendedGpu(TorchDispatchMode):
         here_kwargs = dict(kwargs) | ({} if target is None else {"device": torch.device("cpu")})
         if there or is_there:
             self._count_transfers(name, args, tensors, there, is_there=is_there)
-        result = func(*tree_map(_get_data, args), **tree_map(_get_data, here_kwargs))
+        result = func(*tree_map(get_data, args), **tree_map(get_data, here_kwargs))
         if name == "_local_scalar_dense" or not is_there:
             return result
         if not func.is_view and name not in (*RESERVES, *VIEWS):
@@ -156,7 +158,7 @@ class PretendedGpu(TorchDispatchMode):
         self.work.waits[place] += name in WAITS
 
 
-def _get_data(x: Any) -> Any:
+def get_data(x: Any) -> Any:
     return x.data_here if isinstance(x, OnGpu) else x
 
 
@@ -183,15 +185,15 @@ class _Fused(torch.autograd.Function):
         _current().work.launches[f"{name} {_find_line()}"] += 1
         ctx.run, ctx.name = run, name
         ctx.save_for_backward(q, k, v)
-        return OnGpu(run(*map(_get_data, (q, k, v))))
+        return OnGpu(run(*map(get_data, (q, k, v))))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         _current().work.launches[f"{ctx.name} backward"] += BACKWARD_KERNELS
         with torch.enable_grad():
-            leaves = [_get_data(x).detach().requires_grad_() for x in ctx.saved_tensors]
+            leaves = [get_data(x).detach().requires_grad_() for x in ctx.saved_tensors]
             out = ctx.run(*leaves)
-        found = torch.autograd.grad(out, leaves, _get_data(grads[0]))
+        found = torch.autograd.grad(out, leaves, get_data(grads[0]))
         return None, None, *map(OnGpu, found)
 
 
@@ -205,13 +207,13 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             return attend(q, k, v, attn_mask=attn_mask, **options)
         if attn_mask is not None and not isinstance(attn_mask, OnGpu):
             _current().work.mixed[f"mask of fused attention {_find_line()}"] += 1
-        mask = _get_data(attn_mask)
+        mask = get_data(attn_mask)
         return _Fused.apply(lambda *x: attend(*x, attn_mask=mask, **options), "fused attention", q, k, v)
 
     def attend_flex(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
         g = flex_backend.Geometry(q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2]), mask.causal)
         flex_backend.block_mask(pattern, g, device=q.device, valid=mask.key_valid(k.shape[2]))  # its own work counts
-        here = mask.__class__(**{name: _get_data(x) for name, x in vars(mask).items()})
+        here = mask.__class__(**{name: get_data(x) for name, x in vars(mask).items()})
         group = q.shape[1] // k.shape[1]
 
         def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -233,8 +235,8 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             _active.pop()
 
 
-def count(gpu: PretendedGpu, call: Callable[[], Any]) -> Work:
-    """The work of a call."""
+def count(gpu: PretendedGpu, call: Callable[[], Result]) -> tuple[Work, Result]:
+    """The work of a call, and its result."""
     gpu.work = Work()
-    call()
-    return gpu.work
+    result = call()
+    return gpu.work, result

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...patterns import Fact, Geometry, Pattern
+from ...shared_caches import shared_cache
 
 ROWS_A_STEP = 512  # rows of windows that are views: more costs fresh memory and gains no speed
 KEYS_A_STEP = 4096  # keys that are copied together
@@ -174,7 +176,7 @@ class Tiling:
         """Which pairs of a step count, ``[1 or windows, rows, keys]``; None where all do."""
         tile, first, last = step
         if tile.rule is None or tile.mask is not None:
-            return None if tile.mask is None else tile.mask.to(device)[None]
+            return None if tile.mask is None else _place_mask(tile, device)
         rows = tile.queries.positions(first, last, device)
         return tile.rule(rows[:, :, None], self.positions(step, device)[:, None, :])
 
@@ -192,6 +194,15 @@ class Tiling:
             windows = step.last - step.first if allowed is not None and len(allowed) == 1 else 1
             count += step.pairs if allowed is None else int(allowed.sum()) * windows
         return count
+
+
+@shared_cache
+@lru_cache(maxsize=64)
+def _place_mask(tile: Tile, device: torch.device) -> Tensor:
+    """The mask of a tile ``[1, rows, keys]`` on a device, to which it is copied once."""
+    assert tile.mask is not None
+    with torch.inference_mode(False):  # a later backward pass could not save inference tensors
+        return tile.mask.to(device)[None]
 
 
 TilePlan = tuple[Tiling, ...]

@@ -1,6 +1,7 @@
 """Lanes: query heads of a group whose key weights are equal, and their attention with any alignment."""
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.linear import scan, sums
 from ...kernels.linear.linear_config import KeyInputs, LinearConfig
 from ...kernels.linear.sums import Sums
+from ...shared_caches import shared_cache
 
 
 class Lane(NamedTuple):
@@ -43,6 +45,21 @@ class Lane(NamedTuple):
             return past._replace(reference=reference)
         unit = (self.next.detach() - self.next).exp().to(past.kv.dtype)  # 1, with the gradient of the weights
         return Sums(past.kv * unit[:, None, None], past.z * unit[:, None], reference)
+
+
+def place_rates(rates: Tensor, device: torch.device) -> Tensor:
+    """Rates ``[Hkv, G]`` in float64 on a device, to which numbers of the host are copied once."""
+    is_constant = rates.device.type == "cpu" and not rates.requires_grad
+    if device.type != "cuda" or not is_constant or torch.compiler.is_compiling() or in_functorch_transform():
+        return rates.to(device=device, dtype=torch.float64)
+    return _copy_rates(tuple(map(tuple, rates.tolist())), device)
+
+
+@shared_cache
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # kept for later calls, whose backward pass could not save inference tensors
+def _copy_rates(rates: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
+    return torch.tensor(rates, dtype=torch.float64).to(device)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:

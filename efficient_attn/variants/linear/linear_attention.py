@@ -28,7 +28,7 @@ from ...kernels.linear.linear_config import (
 from ...kernels.linear.short_sequences import attend_short, is_short
 from ...kernels.linear.sums import Sums
 from ...kernels.native.building import why_no_native
-from .lanes import Lane, attend_causal, unfold
+from .lanes import Lane, attend_causal, place_rates, unfold
 
 # created once, because every call reads them
 PLAIN_TRAITS, POSITIONAL_TRAITS = (Traits(positional=positional) for positional in (False, True))
@@ -275,7 +275,7 @@ class LinearAttention(Attention):
             weights = self.key_weights(k, valid, **inputs)
             return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
         positions, by_head = torch.arange(m + 1, device=k.device, dtype=torch.float64), rates.view(kv_heads, -1)
-        lanes = by_head.to(device=k.device, dtype=torch.float64).repeat(batch, 1).unbind(1)
+        lanes = place_rates(by_head, k.device).repeat(batch, 1).unbind(1)
         logs = [rate[:, None] * positions for rate in lanes]
         return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g], by_head[:, g]) for g, x in enumerate(logs)]
 

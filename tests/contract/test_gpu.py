@@ -1,0 +1,166 @@
+"""What each mechanism asks of a GPU, counted with tensors that pretend to be there: kernels, waits and copies.
+
+A launch takes some microseconds, as long as a kernel of a short call, and a host that waits launches nothing. Results
+are those of the same call on the processor. Only a GPU shows whether its kernels agree, and how fast they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import torch
+from pretended_gpu import Work, count, get_data, move, pretended_gpu, to_gpu
+from torch import Tensor
+
+import efficient_attn as ea
+from efficient_attn.testing import Call, Subject
+
+LENGTH, SIZES = 1152, {"batch": 2, "head_dim": 16, "value_dim": 16}  # beyond every short form
+TOLERANCE = 0.02  # relative error of bfloat16, with sums in another order
+
+
+class Launches(NamedTuple):
+    """The most kernels of a call without and with gradients, and of a decode step."""
+
+    forward: int
+    gradients: int = 0
+    step: int = 0
+
+
+# many of them with gradients, of which each stretch is computed again
+LAUNCHES = {
+    **dict.fromkeys(("full", "dot", "gqa"), Launches(24, 34, 3)),
+    "general": Launches(30, 44, 9),
+    "cosine": Launches(37, 80, 16),
+    "forgetting": Launches(124, 339, 31),
+    "differential": Launches(63, 104, 30),
+    "sigmoid": Launches(65, 192, 0),
+    **dict.fromkeys(("sliding_window", "global_tokens", "longformer", "attention_sinks"), Launches(14, 23, 3)),
+    **dict.fromkeys(("dilated_window", "random_blocks", "strided", "fixed", "bigbird"), Launches(14, 23, 6)),
+    "topk": Launches(47, 110, 33),
+    "block_topk": Launches(58, 132, 44),
+    "quest": Launches(85, 168, 68),
+    "dsa": Launches(57, 86, 63),
+    "linear": Launches(58, 171, 21),
+    "performer": Launches(116, 351, 52),
+    "random_feature": Launches(77, 246, 40),
+    "cosformer": Launches(70, 211, 33),
+    "relu_linear": Launches(50, 147, 13),
+    "taylor": Launches(66, 237, 29),
+    **dict.fromkeys(("retention", "lightning"), Launches(87, 250, 25)),
+    "mamba2": Launches(89, 257, 16),
+    "gla": Launches(125, 364, 10),
+    "delta_net": Launches(77, 262, 14),
+    "gated_delta_net": Launches(117, 384, 17),
+    "kda": Launches(178, 575, 17),
+    "delta_product": Launches(120, 419, 34),
+    "linformer": Launches(14, 78, 0),
+    "nystromformer": Launches(149, 318, 0),
+    "reformer": Launches(306, 695, 0),
+    "mqa": Launches(25, 35, 3),
+    "mla": Launches(24, 37, 8),
+}
+
+# kernels that go over tiles on the host, thousands of them: made for processors
+TILED = ("additive", "luong_local", "vertical_slash", "moba", "nsa", "knorm")
+
+# mechanisms whose host has to know in a call what is on the GPU
+WAITS = {
+    "reformer": "lengths, from which the number of buckets follows",
+}
+
+
+# patterns of which the host computes the keys of each step, which it copies
+GAPS = ("dilated_window", "random_blocks", "strided", "fixed", "bigbird")
+
+
+def test_every_mechanism_is_counted_or_named() -> None:
+    assert {*LAUNCHES, *TILED} == set(ea.names())
+
+
+def list_masks(subject: Subject) -> Iterator[ea.Mask]:
+    """Without padding and with lengths that are on the GPU."""
+    for causal in subject.causalities:
+        yield ea.Mask(causal=causal)
+        if subject.traits.padding:
+            yield ea.Mask(causal=causal, key_lengths=torch.tensor([LENGTH - 100, LENGTH]))
+
+
+def to_pretended(call: Call) -> Call:
+    lengths = call.mask.key_lengths
+    mask = ea.Mask(causal=call.mask.causal, key_lengths=None if lengths is None else to_gpu(lengths))
+    return call.change(to_gpu).under(mask)
+
+
+def measure_error(got: Tensor, expected: Tensor) -> float:
+    difference, size = (torch.linalg.vector_norm(x.double()) for x in (got - expected, expected))
+    return float(difference / size) if size else float(difference)
+
+
+def list_faults(work: Work) -> list[str]:
+    return [
+        f"{kind}: {place}" for kind in ("waits", "copies", "mixed") for place, n in getattr(work, kind).items() if n
+    ]
+
+
+def differentiate(call: Call, attn: ea.Attention) -> list[Tensor]:
+    leaves = call.leaves()
+    out, sources = leaves.run(attn), list({id(x): x for x in leaves.tensors.values()}.values())
+    return list(torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True, materialize_grads=True))
+
+
+def compare(name: str, kind: str, work: Work, got: list[Tensor], expected: list[Tensor]) -> None:
+    """Assert a result, and that the work is within the mechanism's limits."""
+    for x, y in zip(got, expected, strict=True):
+        assert measure_error(get_data(x), y) < TOLERANCE, kind
+    expected_kinds = {"waits"} if name in WAITS else {"copies"} if kind == "step" and name in GAPS else set()
+    assert {fault.partition(":")[0] for fault in list_faults(work)} <= expected_kinds, (kind, list_faults(work))
+    assert work.launches.total() <= getattr(LAUNCHES[name], kind), (kind, work.launches.total())
+
+
+@pytest.mark.slow
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_calls_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
+    """Once a call of the same sizes has been made, from which tables of a pattern stay."""
+    subject = Subject(name)
+    for mask in list_masks(subject):
+        attn, call = subject.prepare(LENGTH, mask=mask, dtype=torch.bfloat16, **SIZES)
+        computations = {"forward": lambda call, attn: [torch.no_grad()(call.run)(attn)]}
+        if subject.traits.gradient:
+            computations["gradients"] = differentiate
+        expected = {kind: run(call, attn) for kind, run in computations.items()}
+        with pretended_gpu() as gpu:
+            move(attn)
+            moved = to_pretended(call)
+            for kind, run in computations.items():
+                run(moved, attn)
+                work, results = count(gpu, lambda run=run, moved=moved, attn=attn: run(moved, attn))
+                compare(name, kind, work, results, expected[kind])
+
+
+@pytest.mark.slow
+@pytest.mark.sampled
+@pytest.mark.parametrize("name", [name for name, launches in LAUNCHES.items() if launches.step])
+def test_decode_steps_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
+    subject = Subject(name)
+    attn, call = subject.prepare(LENGTH, mask=subject.mask(causal=True), dtype=torch.bfloat16, **SIZES)
+    prompt, tokens = slice(0, LENGTH - 3), [slice(i, i + 1) for i in range(LENGTH - 3, LENGTH)]
+
+    def decode(call: Call, device: str) -> Iterator[Tensor]:
+        state = call.both(prompt).absorb(attn, attn.init_state(2, LENGTH, torch.bfloat16, device))
+        for token in tokens:
+            out, state = call.both(token).step(attn, state)
+            yield out
+
+    with torch.no_grad():
+        *_, expected = decode(call, "cpu")
+        with pretended_gpu() as gpu:
+            move(attn)
+            steps = decode(to_pretended(call), "cuda")
+            for _ in tokens[1:]:
+                next(steps)
+            work, result = count(gpu, lambda: next(steps))
+            compare(name, "step", work, [result], [expected])
