@@ -1,4 +1,4 @@
-"""Write tables and the picture of README, of measured-results.md and of the guide to `recommend`:
+"""Write tables and the picture of README, of measured-results.md, devices.md and of the guide to `recommend`:
 ``python suites/trials/figures.py [--check]``
 
 The text between marks such as ``<!-- figures -->`` and ``<!-- end -->``, and docs/perplexity.png, are generated from
@@ -28,6 +28,7 @@ from published_tables import (
     format_timing,
     load_timings,
     make_crossover_table,
+    make_device_table,
     make_peer_table,
     make_timing_table,
 )
@@ -51,6 +52,7 @@ from efficient_attn.results.gathered import load
 
 README = ROOT / "README.md"
 MEASURED = ROOT / "docs" / "reference" / "measured-results.md"
+DEVICES = ROOT / "docs" / "devices.md"
 GUIDE = ROOT / "docs" / "how-to" / "choose-a-mechanism.md"
 GUIDE_WIDTH = 80
 GUIDE_QUESTION = Requirements(seq_len=8192, causal=True, max_error=0.4)
@@ -103,6 +105,7 @@ def main(check: bool) -> int:
     made = {README: {"output": make_output, "figures": make_table}, GUIDE: {"answer": make_answer}}
     made[MEASURED] = {name: partial(make_timing_table, table) for name, table in TABLES.items()}
     made[MEASURED] |= {"libraries": make_peer_table, "crossovers": make_crossover_table}
+    made[DEVICES] = {"devices": make_device_table}
     different = False
     for document, makers in made.items():
         text_before = document.read_text(encoding="utf-8")

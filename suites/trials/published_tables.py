@@ -214,3 +214,22 @@ def name_processor(machine: str) -> str:
     """``AMD Zen 4`` for ``AMD-Zen4-2c-24GiB#5d0574``."""
     name = machine.partition("-2c")[0].replace("-", " ")
     return name.replace("Zen", "Zen ").replace("EmeraldRapids", "Xeon Emerald Rapids")
+
+
+def make_device_table() -> str:
+    """What ran where, in Markdown: a line for each processor or GPU, version of torch and dtype with rows."""
+    found: dict[tuple[str, ...], dict[str, int]] = {}  # number of results by suite
+    for path in sorted((ROOT / "results").glob("*/rows.jsonl*")):
+        data = gather([path.parent])
+        torch = next(session["environment"]["torch"] for session in data.sessions)
+        results = data.rows[data.rows["status"] == "ok"]
+        for (device, machine, dtype, suite), rows in results.groupby(
+            ["device", "machine", "dtype", "suite"], observed=True
+        ):
+            name = name_processor(machine) if device == "cpu" else machine.partition("+")[2].partition("#")[0]
+            line = found.setdefault((device, name.replace("_", " "), torch, dtype), {})
+            line[suite] = line.get(suite, 0) + len(rows)
+    lines = [["device", "name", "torch", "dtype", "suites, with the number of cases that gave a result"], ["---"] * 5]
+    for key, counts in sorted(found.items()):
+        lines.append([*key, ", ".join(f"{suite} {count}" for suite, count in sorted(counts.items()))])
+    return format_markdown(lines)

@@ -63,15 +63,15 @@ class OnGpu(Tensor):
         return made
 
     @property
-    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return GPU
 
     @property
-    def is_cuda(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def is_cuda(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return True
 
     @property
-    def is_meta(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def is_meta(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return False
 
     def data_ptr(self) -> int:
@@ -213,11 +213,12 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
     def attend_flex(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
         g = flex_backend.Geometry(q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2]), mask.causal)
         flex_backend.block_mask(pattern, g, device=q.device, valid=mask.key_valid(k.shape[2]))  # its own work counts
-        here = mask.__class__(**{name: get_data(x) for name, x in vars(mask).items()})
+        here = Mask(**{name: get_data(x) for name, x in vars(mask).items()})
         group = q.shape[1] // k.shape[1]
 
         def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend_pattern(q, *(x.repeat_interleave(group, 1) for x in (k, v)), here, pattern).to(q.dtype)
+            keys, values = (x.repeat_interleave(group, 1) for x in (k, v))
+            return attend_pattern(q, keys, values, here, pattern).to(q.dtype)
 
         return _Fused.apply(run, "flex_attention", q, k, v)
 
