@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..instruments.environment.readings import read_table, value_or_none
-from ..instruments.search_path import make_search_path, read_search_path, set_search_path
+from ..instruments.search_path import PACKAGE, make_search_path, read_search_path, set_search_path
 from ..registry import plugins
 from ..results.rows import Status
 from .descendants import end_descendants
 from .job import ForeignBytes, Job, ResultPipe, StageBoard, WorkerDied
-from .worker import PACKAGE, WorkerFinished, WorkerReady, WorkerSetup, run_worker
+from .worker import WorkerFinished, WorkerReady, WorkerSetup, run_worker
 
 Method = Literal["forkserver", "spawn", "inline"]
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used

@@ -24,12 +24,11 @@ from typing import Any
 
 from ..errors import UsageError
 from ..instruments.allocator import read_status, retain_freed_pages
-from ..instruments.search_path import set_search_path
+from ..instruments.search_path import PACKAGE, set_search_path
 from ..registry import load_plugin
 from .descendants import become_worker, end_descendants, end_forked_copy
 from .job import Job, ResultPipe, StageBoard
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
 PDEATHSIG = 1  # prctl's number for the signal sent when the parent dies
 
 
@@ -55,7 +54,7 @@ class WorkerSetup:
     to import then. blamed: `integrity.blamed` of the parent, which has imported the plug-ins too.
     """
 
-    package: str
+    package: Path
     variables: Mapping[str, str | None]
     trace: str
     modules: Sequence[str]

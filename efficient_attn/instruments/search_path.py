@@ -5,14 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+PACKAGE = Path(__file__).resolve().parents[1]
 VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH")
 
 
 def make_search_path() -> dict[str, str]:
     """Variables with which a new process searches modules where this one does. Without them it would search its working
-    folder first, where another copy of this package may lie."""
-    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
+    folder first, where another copy of this package may lie. Folders with another copy come last: this process may have
+    imported its own before they were added."""
+    folders = sorted((path or os.getcwd() for path in sys.path), key=_has_another_copy)
+    return {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
+
+
+def _has_another_copy(folder: str) -> bool:
+    copy = Path(folder, PACKAGE.name)
+    return copy.is_dir() and copy.resolve() != PACKAGE
 
 
 def read_search_path() -> dict[str, str | None]:

@@ -266,5 +266,3 @@ def synchronize(device: str) -> None:
     """Wait until the device has finished."""
     if device == "cuda":
         torch.cuda.synchronize()
-    elif device == "mps":
-        torch.mps.synchronize()

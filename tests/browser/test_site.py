@@ -76,7 +76,7 @@ def _read_names(page: sync_api.Page) -> list[str]:
     return page.locator("#rows th").evaluate_all("all => all.map(it => it.textContent)")
 
 
-@pytest.mark.sampled(5, together="site.evil")
+@pytest.mark.sampled(10, together="site.evil")
 def test_200_hostile_names_run_no_scripts_and_make_no_requests(browser: sync_api.Browser, evil: Path) -> None:
     assert len(set(hostile.HOSTILE)) == 200
     context = browser.new_context()

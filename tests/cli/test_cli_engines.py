@@ -83,7 +83,7 @@ def _list_keys(folder: Path) -> list[str]:
 
 @has_ray
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_two_nodes_give_the_rows_of_a_local_run(command: Command, tmp_path: Path, nodes: RayNodes) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     (tmp_path / "mine.py").write_text(PLUGIN)

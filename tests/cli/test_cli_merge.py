@@ -37,6 +37,7 @@ axes    = { seq_len = [8, 16], threads = [1] }
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 def test_merged_parts_are_the_run_that_was_not_split(command: Command, tmp_path: Path) -> None:
     (tmp_path / "split.toml").write_text(TRAINED)
     assert command("run", "split.toml", "--out", "whole").code == 0

@@ -104,7 +104,7 @@ def test_too_little_memory_is_not_a_fault(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "efficient-attn: not enough memory: for this command\n"
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(18)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_run_passes_every_verb(name: str, tmp_path: Path) -> None:
@@ -136,6 +136,7 @@ def test_a_published_run_passes_every_verb(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 def test_no_verb_fails_on_a_strangers_input() -> None:
     """Inputs of the trial, others in every commit."""
     script = ROOT / "suites" / "trials" / "hostile_inputs.py"

@@ -6,7 +6,9 @@ are those of the same call on the processor. Only a GPU shows whether its kernel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -82,6 +84,20 @@ def test_every_mechanism_is_counted_or_named() -> None:
     assert {*LAUNCHES, *TILED} == set(ea.names())
 
 
+def test_the_page_has_the_same_numbers() -> None:
+    """docs/devices.md: names in a row are mechanisms, or windows, of which all are counted alike."""
+    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
+    lines = [
+        line.strip("| ").split(" | ") for line in page.partition("| Mechanism |")[2].splitlines()[2:] if "|" in line
+    ]
+    assert len(lines) > 8
+    for names, forward, gradients, step in lines:
+        for name in re.findall("`(.*?)`", names):
+            launches = LAUNCHES[name]
+            numbers = [int(x.partition(" ")[0].replace("-", "0")) for x in (forward, gradients, step)]
+            assert numbers == [launches.forward, launches.gradients, launches.step], name
+
+
 def list_masks(subject: Subject) -> Iterator[ea.Mask]:
     """Without padding and with lengths that are on the GPU."""
     for causal in subject.causalities:
@@ -123,7 +139,7 @@ def compare(name: str, kind: str, work: Work, got: list[Tensor], expected: list[
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_calls_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
     """Once a call of the same sizes has been made, from which tables of a pattern stay."""
@@ -145,7 +161,7 @@ def test_calls_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", [name for name, launches in LAUNCHES.items() if launches.step])
 def test_decode_steps_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
     subject = Subject(name)

@@ -19,7 +19,7 @@ subject = cache(Subject)
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(90)
+@pytest.mark.sampled(150)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", FAST)
 def test_every_planted_bug_is_detected(spec: str, kind: str, request: pytest.FixtureRequest) -> None:

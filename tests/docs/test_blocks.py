@@ -72,7 +72,7 @@ def test_blocks_are_executed_validated_or_marked(capsys: pytest.CaptureFixture[s
     assert len(MARKED) <= MOST_MARKED * (len(MARKED) + len(RUNNABLE))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(15)
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block in RUNNABLE}), ids=_name)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:

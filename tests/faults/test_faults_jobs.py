@@ -176,7 +176,7 @@ def test_a_killed_worker_fails_only_its_case(folder: Path, expected: dict[str, A
     assert _read_results(folder)[crashed] == expected[crashed]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_trainings_are_resumed(sent: signal.Signals, folder: Path, expected: dict[str, Any]) -> None:
     pid, held = _start_and_hold(folder)

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-SAMPLES = 90  # any 90 consecutive samples contain every test
+SAMPLES = 150  # any 150 consecutive samples contain every test
 SHARE = 12  # a test marked ``sampled`` is in one of 12 samples, unless the mark gives another number
 
 

@@ -12,7 +12,7 @@ from sampling import SAMPLES, choose_sample, commit_number
 
 GROUPS = {
     (f"test_{share}", share): [f"test_{share}[{i}]" for i in range(count)]
-    for share, count in ((2, 5), (3, 40), (7, 100), (10, 3), (60, 61), (90, 200))
+    for share, count in ((2, 5), (3, 40), (7, 100), (10, 3), (60, 61), (150, 200))
 }
 
 
@@ -23,7 +23,7 @@ def test_all_samples_together_contain_every_test() -> None:
         assert {counts[name] for name in names} <= expected - {0}
 
 
-@pytest.mark.parametrize("share", [2, 3, 7, 60, 90])
+@pytest.mark.parametrize("share", [2, 3, 7, 60, 150])
 def test_consecutive_samples_of_a_share_are_a_partition(share: int) -> None:
     group = {key: names for key, names in GROUPS.items() if key[1] == share}
     (names,) = group.values()

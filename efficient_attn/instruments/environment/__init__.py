@@ -72,8 +72,8 @@ def describe_absence(device: str) -> str | None:
 
     if device == "cuda" and not torch.cuda.is_available():
         return "no CUDA device on this machine"
-    if device == "mps" and not torch.backends.mps.is_available():
-        return "no MPS device on this machine"
+    if device == "mps":
+        return "results are verified in float64, which MPS does not have"
     return None
 
 

@@ -176,7 +176,9 @@ class Tiling:
         """Which pairs of a step count, ``[1 or windows, rows, keys]``; None where all do."""
         tile, first, last = step
         if tile.rule is None or tile.mask is not None:
-            return None if tile.mask is None else _place_mask(tile, device)
+            if tile.mask is None:
+                return None
+            return tile.mask[None] if device.type == "cpu" else _place_mask(tile, device)
         rows = tile.queries.positions(first, last, device)
         return tile.rule(rows[:, :, None], self.positions(step, device)[:, None, :])
 

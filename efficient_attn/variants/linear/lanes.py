@@ -49,7 +49,7 @@ class Lane(NamedTuple):
 
 def place_rates(rates: Tensor, device: torch.device) -> Tensor:
     """Rates ``[Hkv, G]`` in float64 on a device, to which numbers of the host are copied once."""
-    is_constant = rates.device.type == "cpu" and not rates.requires_grad
+    is_constant = type(rates) is Tensor and rates.device.type == "cpu" and not rates.requires_grad
     if device.type != "cuda" or not is_constant or torch.compiler.is_compiling() or in_functorch_transform():
         return rates.to(device=device, dtype=torch.float64)
     return _copy_rates(tuple(map(tuple, rates.tolist())), device)

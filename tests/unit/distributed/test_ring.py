@@ -27,6 +27,7 @@ CASES = [
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_ring_equals_one_process(rank_processes: RankProcesses, case: RankCase) -> None:
     differences = find_differences(case, rank_processes.run(run_on_rank, case, world=case.world))

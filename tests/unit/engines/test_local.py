@@ -19,7 +19,7 @@ from toy_jobs import Allocates, Ends, Forks, HangsAndTells, Tells
 from efficient_attn.engines import local
 from efficient_attn.engines.job import WorkerDied
 from efficient_attn.engines.local import LocalEngine, Method, choose_method
-from efficient_attn.engines.worker import PACKAGE
+from efficient_attn.instruments.search_path import PACKAGE
 
 pytestmark = pytest.mark.slow
 
@@ -260,6 +260,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", PROCESSES)
 def test_workers_run_the_package_of_their_parent(method: Method, tmp_path: Path) -> None:
     """Not the one in the folder where the command is given, from which Python imports what ``-c`` names. Programs that
@@ -276,7 +277,7 @@ def test_workers_run_the_package_of_their_parent(method: Method, tmp_path: Path)
 
 
 def test_a_worker_that_imports_another_copy_of_the_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PACKAGE", "/elsewhere/efficient_attn")
+    monkeypatch.setattr(local, "PACKAGE", Path("/elsewhere/efficient_attn"))
     with pytest.raises(WorkerDied, match=f"workers import {PACKAGE}, the command /elsewhere/efficient_attn: remove"):
         list(LocalEngine().run(Tells()))
 
@@ -286,7 +287,8 @@ def test_a_worker_that_imports_another_copy_of_the_package_is_refused(monkeypatc
 def test_a_worker_whose_parent_was_interrupted_prints_nothing(trace: str, tmp_path: Path) -> None:
     """Its pipe is closed, or also its folder removed."""
     code = (
-        "import multiprocessing, toy_jobs\nfrom efficient_attn.engines.worker import PACKAGE, WorkerSetup, run_worker\n"
+        "import multiprocessing, toy_jobs\nfrom efficient_attn.engines.worker import WorkerSetup, run_worker\n"
+        "from efficient_attn.instruments.search_path import PACKAGE\n"
         "receiver, sender = multiprocessing.Pipe(duplex=False)\nreceiver.close()\n"
         f"setup = WorkerSetup(PACKAGE, {{}}, {trace!r}, (), (), {{}})\n"
         "run_worker(toy_jobs.Tells(), sender, [0.0, 0.0, 0.0], setup)"

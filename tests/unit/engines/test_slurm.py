@@ -32,6 +32,7 @@ def test_jobs_run_at_the_same_time_and_return_their_exit_status(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 def test_a_job_that_is_killed_has_a_reason_and_the_others_go_on(tmp_path: Path) -> None:
     kill = f"import os; os.kill(os.getppid(), {int(signal.SIGKILL)})"
     ended = dict(run_jobs([_python(kill), _python("")], tmp_path / "logs", LOCAL))
@@ -41,6 +42,7 @@ def test_a_job_that_is_killed_has_a_reason_and_the_others_go_on(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["interruptible", "background"])
 def test_jobs_are_cancelled_when_nobody_waits_any_more(tmp_path: Path, handler: Any) -> None:
     wait = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)"

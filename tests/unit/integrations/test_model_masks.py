@@ -21,6 +21,9 @@ from efficient_attn.integrations.transformers import register
 SPECS = ["full", "sliding_window:window=4", "linear"]
 
 
+pytestmark = pytest.mark.sampled(3)
+
+
 @pytest.fixture(autouse=True)
 def _reset_compiler() -> None:
     torch.compiler.reset()

@@ -101,6 +101,7 @@ def _measure(variant: str, mode: str = "forward", *, counted: int = 2 * MIB, seq
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's clear_refs")
 
 
+@pytest.mark.sampled(3)
 @linux
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
 @pytest.mark.parametrize(("variant", "seq_len"), [("zz_numpy", N), ("zz_kept", N), ("zz_blocks", 2560)])
@@ -136,6 +137,7 @@ def test_the_shortest_accepted_call_comes_before_the_measured_one() -> None:
     assert len(sent) == 1
 
 
+@pytest.mark.sampled(3)
 @linux
 @pytest.mark.parametrize("mode", ["forward", "forward_backward", "decode"])
 @pytest.mark.parametrize("variant", ["full", "linear", "sliding_window:window=128"])

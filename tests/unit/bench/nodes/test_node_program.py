@@ -119,6 +119,7 @@ def _run(script: str, cwd: Path, *arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=os.environ | paths)
 
 
+@pytest.mark.sampled(3)
 def test_a_node_measures_with_the_drivers_plug_ins_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     driver = _run(DRIVER, folder, f"efficient-attn-test-{tmp_path.name}-{os.getpid()}")
     assert driver.returncode == 0, driver.stderr
@@ -140,6 +141,7 @@ def test_a_node_measures_with_the_drivers_plug_ins_and_leaves_nothing(folder: Pa
     assert not result["left"]
 
 
+@pytest.mark.sampled(3)
 def test_other_sources_on_the_node_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
     driver = _run(DRIVER, folder, f"efficient-attn-test-{tmp_path.name}-{os.getpid()}", "changed")
     assert driver.returncode == 0, driver.stderr

@@ -17,6 +17,7 @@ from trees import tree
 from efficient_attn.instruments.environment import (
     cgroups,
     collect_environment,
+    describe_absence,
     find_available_memory,
     gpu,
     machine,
@@ -298,3 +299,8 @@ def test_failed_commands_return_none() -> None:
     assert software.run_command("no-such-program") is None
     assert software.run_command("false") is None
     assert software.run_command("echo", "a", "b") == "a b"
+
+
+def test_devices_that_cannot_be_used_have_a_reason() -> None:
+    assert describe_absence("cpu") is None
+    assert describe_absence("mps") == "results are verified in float64, which MPS does not have"
