@@ -15,7 +15,7 @@ from typing import Any
 
 from ..engines.local import Method
 from ..engines.turns import Turns
-from ..errors import UNCHANGED, UsageError
+from ..errors import UsageError
 from ..instruments import integrity
 from ..results import checkpoints, durable
 from ..results.merging import PLAN_KEY, SAME_IN_FOLDER
@@ -105,7 +105,7 @@ def run(
     with RunWriter(folder, resume=resume) as writer:
         before = {case.key: writer.statuses.get(case.key, "interrupted") for case in cases}
         missing = {k for k, s in before.items() if s == "interrupted" or (retry_failed and s not in NO_FAILURE)}
-        missing |= list_dependents(cases, missing)
+        missing |= {key for key in list_dependents(cases, missing) if before[key] in NO_FAILURE}
         by_group = [(group, _select_cases(group, members, missing)) for group, members in group_cases(cases)]
         planned = [(group, members) for group, members in by_group if members]
         if planned:
@@ -135,8 +135,7 @@ def run(
                     elif message.row.case_key in missing:
                         missing.remove(message.row.case_key)
                         done += 1
-                        is_kept = message.row.status == "skipped" and message.row.reason == UNCHANGED
-                        progress(message if is_kept else store_record(writer, message), done, len(cases))
+                        progress(store_record(writer, message), done, len(cases))
         elif (sessions := read_sessions(folder)) and not sessions[-1].get("finished"):
             finished_by = ["efficient-attn", *sys.argv[1:]]  # the interrupted session had measured all that is wanted
             writer.write_session(sessions[-1] | {"finished": utc_now(), "finished_by": finished_by})

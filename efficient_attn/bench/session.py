@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from ..engines.local import Method
 from ..engines.turns import Turns
-from ..errors import UsageError
+from ..errors import UNCHANGED, UsageError
 from ..instruments.allocator import describe_settings
 from ..instruments.disturbance import Disturbance
 from ..instruments.environment import collect_environment, describe_absence, find_available_memory, read_load_average
@@ -156,7 +156,9 @@ class MeasuringSession:
 
 
 def store_record(writer: RunWriter, record: Record) -> Record:
-    """Store a record; returns the one that was stored."""
+    """Store a record; returns the one that was stored. That of a case whose earlier row stays is not."""
+    if record.row.status == "skipped" and record.row.reason == UNCHANGED:
+        return record
     try:
         writer.write(record)
     except UsageError:

@@ -163,6 +163,10 @@ class Attention(HasOrigin, nn.Module):
         """Whether a call with new sizes is compiled first, which takes seconds and is not part of its time."""
         return False
 
+    def compiles_on(self, device: str) -> bool:
+        """`compiles`, for calls on a type of device."""
+        return self.compiles
+
     @property
     def backend(self) -> str:
         """The selected backend: the requested one, or the first that supports this instance."""

@@ -70,7 +70,7 @@ def check_repeated(w: Workload, sample: Sample, out: Tensor, rng: Random, *, who
     """
     attn, sample, n = w.case.create(), _copy(sample), w.shape.n
     parts = [(slice(0, n), sample, w.mask)]
-    if n > 1 and w.mask.cu_seqlens is None and not attn.compiles:
+    if n > 1 and w.mask.cu_seqlens is None and not attn.compiles_on(sample.q.device.type):
         parts = split_queries(sample, w.mask, draw_cut(n, rng), attn.traits.inputs)
     for rows, part, mask in parts if whole else [rng.choice(parts)]:
         with torch.no_grad():

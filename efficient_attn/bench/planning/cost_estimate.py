@@ -159,7 +159,7 @@ def estimate_call(case: Case, best: Roofline) -> Guess:
     rate = EFFICIENCY.get(attn.backend, DEFAULT_EFFICIENCY) * best.gemm_flops_per_s
     call_s = LAUNCH_S * len(calls) + max(operations / rate, moved / best.bytes_per_s)
     workspace = attn.workspace_bytes(s, size, causal=config.causal, training=training)
-    compile_s = COMPILE_S if config.compiled or attn.compiles else 0.0
+    compile_s = COMPILE_S if config.compiled or attn.compiles_on(config.device) else 0.0
     return Guess(call_s, queries + keys, output + workspace, compile_s)
 
 

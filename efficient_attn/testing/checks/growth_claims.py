@@ -131,7 +131,8 @@ def _highest_power(formula: str) -> float | None:
 
 
 def _compiles(subject: Subject) -> str | None:
-    if subject.attn.compiles:  # a first call under a dispatch mode disables compilation for the rest of the process
+    # a first call under a dispatch mode disables compilation for the rest of the process
+    if subject.attn.compiles_on(torch.device(subject.device).type):
         return "its calls are compiled, so that their operations cannot be counted"
     return None
 

@@ -78,6 +78,9 @@ class SparseAttention(Attention):
     def compiles(self) -> bool:
         return self.backend == "flex"
 
+    def compiles_on(self, device: str) -> bool:
+        return self.compiles or (self.backend == "adaptive" and device == "cuda")
+
     def why_not(self, backend: str) -> str | None:
         if backend in ("adaptive", "parts") and not all(isinstance(f, BUILTIN_FACTS) for f in self.pattern.facts):
             return "a fact of the pattern does not define its tiles; use 'blocks', which supports any pattern"

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from efficient_attn.bench import session as session_module
 from efficient_attn.bench.measuring import parallel
+from efficient_attn.bench.measuring.jobs import classify_error
+from efficient_attn.bench.measuring.prepared_case import make_failure
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import NoisyMachine, RunOutcome, StaleCases, default_folder, run
-from efficient_attn.errors import UsageError
+from efficient_attn.errors import Unchanged, UsageError
 from efficient_attn.instruments import roofline
 from efficient_attn.instruments.disturbance import Disturbance
 from efficient_attn.results.rows import Record
-from efficient_attn.results.store import read
+from efficient_attn.results.store import RunWriter, read
 
 pytestmark = pytest.mark.slow
 
@@ -188,6 +190,15 @@ def test_failed_cases_are_measured_again_with_retry_failed(tmp_path: Path, measu
     assert _run(tmp_path, text, resume=True, retry_failed=True).failed == 0
     assert measured_lengths == [16]
     assert _keys(tmp_path) == _planned(text)
+
+
+def test_the_row_of_an_unchanged_case_stays(tmp_path: Path) -> None:
+    """On nodes too, whose later cases read it."""
+    (case,) = tiny_suites.plan(tiny_suites.TINY)
+    with RunWriter(tmp_path) as writer:
+        stored = session_module.store_record(writer, make_failure(case, "ok", ""))
+        kept = session_module.store_record(writer, make_failure(case, *classify_error(Unchanged())))
+        assert (stored.row.status, kept.row.status, writer.statuses) == ("ok", "skipped", {case.key: "ok"})
 
 
 def test_resuming_on_another_machine_is_refused(tmp_path: Path) -> None:

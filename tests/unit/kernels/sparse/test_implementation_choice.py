@@ -107,6 +107,8 @@ def test_long_calls_on_a_gpu_use_flex_in_half_precision(n: int, m: int, dtype: t
     for backend in (None, "parts"):
         attn = ea.create("sliding_window:window=8", backend=backend)
         assert attn.what_runs(shape, causal=True, **call)[0] == (backend or expected)  # type: ignore[arg-type]
+        assert attn.compiles_on("cuda") == (backend is None)
+        assert not attn.compiles_on("cpu")
 
 
 @pytest.mark.skipif(building.why_no_native("tiles") is not None, reason="C++ cannot be built")
