@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from efficient_attn.engines.local import LocalEngine
+
 WORLDS = (1, 2, 4)  # the first ranks that form groups
 START_S, CALL_S = 120, 60
 
@@ -22,8 +24,9 @@ class RankProcesses:
     """Four processes; a call runs on the first 1, 2 or 4 of them, as a group of their own."""
 
     def __init__(self) -> None:
+        # the engine's server, which other tests of this process use: one of our own would import the checkout's package
+        LocalEngine(preload=("efficient_attn.layers",)).start()
         context = get_context("forkserver")
-        context.set_forkserver_preload(["efficient_attn.layers"])
         self._folder = tempfile.TemporaryDirectory()
         self._pipes: list[Connection] = []
         self._processes = []
