@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..instruments.environment.readings import read_table, value_or_none
-from ..instruments.search_path import PACKAGE, make_search_path, read_search_path, set_search_path
+from ..instruments.search_path import PACKAGE, make_search_path, read_search_path, set_variables
 from ..registry import plugins
 from ..results.rows import Status
 from .descendants import end_descendants
@@ -54,12 +54,12 @@ class LocalEngine:
 
             mp.get_context("forkserver").set_forkserver_preload([*PRELOAD, *self.preload])
             variables = read_search_path()
-            set_search_path(make_search_path())
+            set_variables(make_search_path())
             try:
                 with _block_interrupts():
                     forkserver.ensure_running()
             finally:
-                set_search_path(variables)
+                set_variables(variables)
 
     def run(self, job: Job) -> Iterator[Any]:
         """Run a job in its own worker and yield its results. Raises `WorkerDied` if the worker ends early."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..instruments.allocator import read_status, retain_freed_pages
-from ..instruments.search_path import PACKAGE, set_search_path
+from ..instruments.search_path import PACKAGE, set_variables
 from ..registry import load_plugin
 from .descendants import become_worker, end_descendants, end_forked_copy
 from .job import Job, ResultPipe, StageBoard
@@ -83,7 +83,7 @@ def run_worker(job: Job, pipe: ResultPipe, fields: Any, setup: WorkerSetup) -> N
 
         if setup.package != PACKAGE:
             raise UsageError(f"workers import {PACKAGE}, the command {setup.package}: remove one of the copies")
-        set_search_path(setup.variables)
+        set_variables(setup.variables)
         for module in setup.modules:
             importlib.import_module(module)
         integrity.record_integrity()

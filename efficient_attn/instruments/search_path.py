@@ -29,7 +29,7 @@ def read_search_path() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in VARIABLES}
 
 
-def set_search_path(variables: Mapping[str, str | None]) -> None:
-    """Set or remove the variables."""
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Set variables of the environment, or remove those without a value."""
     for name, value in variables.items():
         os.environ.pop(name, None) if value is None else os.environ.update({name: value})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ON_GPU = 1 << 26  # numbers: 256 MiB of float32. A step of 2**18 takes a GPU less time than the launch of its kernels
-ROWS_FACTOR = 64
+ON_GPU = 1 << 26  # numbers: 256 MiB of float32, of one of the tensors that exist together
+ROWS_FACTOR = 64  # of rows on a GPU, for kernels that count rows
 
 
 def limit_elements(x: Tensor, in_cache: int) -> int:

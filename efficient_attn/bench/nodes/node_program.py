@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
+from ...instruments.search_path import set_variables
 
 if TYPE_CHECKING:
     from ...results.rows import Record
@@ -61,8 +62,7 @@ class NodeProgram:
 
     def describe(self, variables: Mapping[str, str | None]) -> dict[str, Any]:
         """Facts by which nodes are compared. variables: of the environment, set or removed before torch reads them."""
-        for name, value in variables.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        set_variables(variables)
         with suppress(OSError):  # Ray lowers the priority of its workers, which only some users may raise
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         # our worker processes would otherwise run Ray's main module first, which takes half a second each

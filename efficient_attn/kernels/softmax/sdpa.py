@@ -39,19 +39,20 @@ def attend(
         allowed = None if valid is None else valid[:, None, None]
         return attend_fused(q, k, v, allowed=allowed, scale=scale, native=native, dropout=dropout)
     parts = [q.new_zeros(*q.shape[:2], min(-start, n), v.shape[-1])] if start < 0 else []
-    for rows, last, allowed in cut_causal_rows(n, m, start, valid, q.device):
+    for rows, last, allowed in cut_causal_rows(n, m, start, valid, q.device, q.shape[1] // k.shape[1]):
         row_keys, row_values = k[:, :, :last], v[:, :, :last]
         parts.append(attend_fused(q[:, :, rows], row_keys, row_values, allowed=allowed, scale=scale, dropout=dropout))
     return torch.cat(parts, dim=2)
 
 
 def cut_causal_rows(
-    n: int, m: int, start: int, valid: Tensor | None, device: torch.device
+    n: int, m: int, start: int, valid: Tensor | None, device: torch.device, group: int = 1
 ) -> Iterator[tuple[slice, int, Tensor]]:
     """The queries of a causal call that see any key, some at a time: how many keys they may see, and which of these
-    each of them sees, ``[1 or B, 1, rows, keys]``. start: of the first query. valid: bool, ``[B, M]``."""
+    each of them sees, ``[1 or B, 1, rows, keys]``. start: of the first query. valid: bool, ``[B, M]``. group: the heads
+    that share keys, for each of which a GPU gets the mask."""
     masks = 1 if valid is None else len(valid)
-    size = MASK_ROWS if device.type == "cpu" else max(MASK_ROWS, ON_GPU // (masks * m))
+    size = MASK_ROWS if device.type == "cpu" else max(MASK_ROWS, ON_GPU // (masks * group * m))
     for first in range(max(0, -start), n, size):
         rows = slice(first, min(first + size, n))
         last = min(start + rows.stop, m)

@@ -14,6 +14,7 @@ from ...contract.decode_state import KVCache, RollingCache, preallocate
 from ...contract.row_starts import make_step_mask
 from ...kernels.custom_ops import have_numbers, in_functorch_transform
 from ...kernels.dense import softmax_attention
+from ...kernels.half_precision import HALF_DTYPES
 from ...kernels.native.building import why_no_native
 from ...kernels.softmax.sdpa import attend_fused, pad_widths
 from ...kernels.sparse import flex_backend, pattern_op
@@ -29,7 +30,7 @@ from ...kernels.sparse.tile_plan import BUILTIN_FACTS, plan_blocks, plan_parts
 from ...kernels.sparse.tiles import TilePlan
 from ...patterns import Band, Blocks, Fact, Geometry, Pattern, as_pattern
 
-CPU, HALF_PRECISION = torch.device("cpu"), (torch.bfloat16, torch.float16)
+CPU = torch.device("cpu")
 
 # created once, because every call reads them; draws from all M keys depend on M
 FIXED_TRAITS, DRAWN_TRAITS = (Traits(exact=True, positional=True, padded_as_trimmed=x) for x in (True, False))
@@ -137,7 +138,7 @@ class SparseAttention(Attention):
             return self.backend == "flex"
         is_long = n > 1 and max(n, m) > MAX_MASKED_LENGTH  # shorter ones would be compiled for each of many lengths
         is_plain = not torch.compiler.is_compiling() and not in_functorch_transform()
-        return device.type == "cuda" and dtype in HALF_PRECISION and is_long and is_plain
+        return device.type == "cuda" and dtype in HALF_DTYPES and is_long and is_plain
 
     def _choose_backend(self, g: Geometry, heads: int, width: int, masks: int = 1, *, native: bool) -> str:
         if self.backend != "adaptive":

@@ -14,7 +14,7 @@ from efficient_attn.instruments.search_path import (
     VARIABLES,
     make_search_path,
     read_search_path,
-    set_search_path,
+    set_variables,
 )
 
 CODE = "import copied, os; print(copied.__file__, os.__file__)"
@@ -48,7 +48,7 @@ def test_variables_are_set_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     before = read_search_path()
     assert before == {"PYTHONPATH": "a", "PYTHONSAFEPATH": None}
-    set_search_path(dict.fromkeys(VARIABLES, "b"))
+    set_variables(dict.fromkeys(VARIABLES, "b"))
     assert read_search_path() == dict.fromkeys(VARIABLES, "b")
-    set_search_path(before)
+    set_variables(before)
     assert read_search_path() == before

@@ -22,17 +22,7 @@ limits          = [0.02]
 axes            = { seq_len = [128, 256], threads = [1] }
 variant         = [{ name = "full" }, { name = "sliding_window", options = { window = 64 } }]
 """
-TRAINING = """
-title          = "Training"
-baseline       = "full"
-variant        = [{ name = "full" }, { name = "linear" }, { name = "performer" }]
-measure        = ["mqar"]
-pairs          = 2
-vocab          = 32
-seeds          = 2
-axes           = { seq_len = [16], threads = [1], causal = [true] }
-learning_rates = [1e-3, 2e-3]
-"""
+TRAINING = tiny_suites.TRAINING.replace('{ name = "linear" }', '{ name = "linear" }, { name = "performer" }')
 
 
 @pytest.fixture(scope="module")
