@@ -115,6 +115,13 @@ class RollingCache(KVCache):
         ring = last - (last - slots) % self.capacity if self.capacity else slots
         return torch.where(slots < self.prefix, slots, ring)
 
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Mask]:
+        """The stored keys and values, oldest first, and T positions after them, with the mask of their queries."""
+        end = self.length + k.shape[2]
+        if self.length:
+            k, v = (torch.cat(pair, 2) for pair in zip(self.in_order(), (k, v), strict=True))
+        return k, v, make_step_mask(self.starts, end, end - k.shape[2])
+
     def in_order(self) -> tuple[Tensor, Tensor]:
         """The stored keys and values, oldest first."""
         keys, values = self.filled()

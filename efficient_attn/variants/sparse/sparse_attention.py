@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, preallocate
-from ...contract.row_starts import make_step_mask
 from ...kernels.custom_ops import have_numbers, in_functorch_transform
 from ...kernels.dense import softmax_attention
 from ...kernels.half_precision import HALF_DTYPES
@@ -201,15 +200,9 @@ class SparseAttention(Attention):
             state = state.append(k, v)
             keys, values = state.filled()
             return self.run(q, keys, values, state.mask), state
-        end = state.length + q.shape[2]
-        if not state.length:
-            return self.run(q, k, v, make_step_mask(state.starts, end)), state.append(k, v)
         # keys between the first ones and the ring are out of reach, and the ring is as long as the reach, so
         # that the relevant distances do not change when the kept keys are concatenated
-        past_k, past_v = state.in_order()
-        keys, values = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-        out = self.run(q, keys, values, make_step_mask(state.starts, end, end - keys.shape[2]))
-        return out, state.append(k, v)
+        return self.run(q, *state.extend(k, v)), state.append(k, v)
 
     def _attend_newest(self, q: Tensor, state: KVCache) -> Tensor:
         keys, values = state.filled()
@@ -248,11 +241,15 @@ class SparseAttention(Attention):
 
 def attend_pattern(q: Tensor, k: Tensor, v: Tensor, mask: Mask, pattern: Pattern) -> Tensor:
     """Dense softmax over the pairs that a pattern and a mask allow: the definition of sparse attention."""
-    n, m = q.shape[2], k.shape[2]
+    return softmax_attention(q, k, v, find_pairs(pattern, mask, q.shape[2], k.shape[2], q.device))
+
+
+def find_pairs(pattern: Pattern, mask: Mask, n: int, m: int, device: torch.device) -> Tensor:
+    """The pairs of n queries and m keys that a pattern and a mask allow, bool ``[1 or B, 1, N, M]``."""
     first, end = mask.span(n, m)
     g = Geometry(end - first, m, first, mask.causal)
-    i, j = mask.positions(n, m, device=q.device)[:, None], torch.arange(m, device=q.device)
-    return softmax_attention(q, k, v, mask.dense(n, m, device=q.device) & pattern.allows(i, j, g))
+    i, j = mask.positions(n, m, device=device)[:, None], torch.arange(m, device=device)
+    return mask.dense(n, m, device=device) & pattern.allows(i, j, g)
 
 
 def _load_seeds(attn: Any, _: Any) -> None:
