@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .integrations.swapping import swap as swap
     from .kernels.derivatives import KernelFunction as KernelFunction
     from .kernels.derivatives import differentiate_once as differentiate_once
+    from .layers.auxiliary_losses import collect_auxiliary_losses as collect_auxiliary_losses
+    from .layers.auxiliary_losses import train_selections as train_selections
     from .layers.grouping import mean_pool_kv as mean_pool_kv
     from .layers.multi_head import MultiHeadAttention as MultiHeadAttention
     from .registry import create as create
@@ -77,6 +79,7 @@ _MODULE_OF_NAME = {
     "UnsupportedError": "errors",
     "UsageError": "errors",
     "attention": "registry.call",
+    "collect_auxiliary_losses": "layers.auxiliary_losses",
     "create": "registry",
     "differentiate_once": "kernels.derivatives",
     "info": "registry",
@@ -91,6 +94,7 @@ _MODULE_OF_NAME = {
     "select_state_rows": "contract.decode_state",
     "state_bytes": "contract.decode_state",
     "swap": "integrations.swapping",
+    "train_selections": "layers.auxiliary_losses",
 }
 _PUBLIC_MODULES = ("feature_maps", "patterns", "testing")
 

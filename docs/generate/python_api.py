@@ -18,7 +18,7 @@ GROUPS = {
         "RowStarts",
         "select_state_rows",
     ),
-    "Layers": ("MultiHeadAttention", "mean_pool_kv"),
+    "Layers": ("MultiHeadAttention", "mean_pool_kv", "train_selections", "collect_auxiliary_losses"),
     "Trained models": ("swap",),
     "Run and read": ("run", "Run", "load"),
     "Write a mechanism": (

@@ -157,6 +157,10 @@ class Attention(HasOrigin, nn.Module):
         message = f"backend {self.backend!r} takes {' and '.join(map(str, supported))} only, not {dtype}"
         return None if dtype in supported else message
 
+    def auxiliary_loss(self, q: Tensor, k: Tensor, mask: Mask, **inputs: Tensor) -> Tensor | None:
+        """The loss that trains inputs without a gradient of the output (`Input.gradient`); None if there are none."""
+        return None
+
     # -- what users call ----------------------------------------------------------------------------------------
     @property
     def compiles(self) -> bool:

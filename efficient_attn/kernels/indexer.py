@@ -21,9 +21,36 @@ LONG_CALL = 160
 def score_keys(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
     """sum_j w_j relu(q_j . k), ``[B, N, M]`` in float64, of ``queries [B, N, heads, D]``, ``weights [B, N, heads]`` and
     ``keys [B, M, D]``; without gradients, as in the paper, where the indexer learns from a loss of its own."""
-    queries, weights, keys = (x.detach().double() for x in (queries, weights, keys))
+    return _score(*(x.detach().double() for x in (queries, weights, keys)))
+
+
+def _score(queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
     products = (queries.flatten(1, 2) @ keys.mT).relu_().unflatten(1, queries.shape[1:3])
     return (weights[:, :, None] @ products)[:, :, 0]
+
+
+def compute_indexer_loss(q: Tensor, k: Tensor, mask: Mask, indexer: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """The mean over queries that see a key of KL(p, softmax(I)): p is the mean over heads of the weights of exact
+    attention, and I the scores of the indexer. A number, in float32 or wider, differentiable by the indexer only."""
+    n, m = q.shape[2], k.shape[2]
+    queries, weights, keys = (widen(x) for x in indexer)
+    allowed, wide_k = mask.dense(n, m, device=q.device)[:, 0], widen(k)
+    total = keys.new_zeros(())
+    for rows in cut_rows(n, k, q.shape[1] // k.shape[1]):
+        visible = allowed[:, rows].expand(len(q), -1, -1)
+        run = partial(_sum_divergences, visible, widen(q[:, :, rows]), wide_k)
+        total = total + recompute(run, queries[:, rows], weights[:, rows], keys)
+    return total / allowed.expand(len(q), -1, -1).any(-1).sum().clamp(min=1)
+
+
+def _sum_divergences(visible: Tensor, q: Tensor, k: Tensor, queries: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """The sum over rows, of those without keys zero. visible: bool ``[B, rows, M]``."""
+    rows = q.reshape(len(q), k.shape[1], -1, q.shape[3]) * q.shape[3] ** -0.5
+    attention = masked_softmax((rows @ k.mT).view(*q.shape[:3], -1), visible[:, None]).mean(1)
+    scores = _score(queries, weights, keys).masked_fill(~visible, -torch.inf)
+    has_keys = visible.any(-1, keepdim=True)
+    logs = scores.masked_fill(~has_keys, 0).log_softmax(-1).masked_fill(~visible, 0)
+    return (torch.xlogy(attention, attention) - attention * logs).sum()
 
 
 def select_exactly(scores: Tensor, visible: Tensor, count: int) -> Tensor:

@@ -234,7 +234,8 @@ class MultiHeadAttention(nn.Module):
         v = None if self.v_proj is None else split_heads(self.v_proj(context), self.kv_heads, self.value_dim)
         inputs = {}
         for name, input_spec in self.attn.traits.inputs.items():
-            projected = self.get_submodule(f"{name}_proj")(x if input_spec.side == "query" else context)
+            source = x if input_spec.side == "query" else context
+            projected = self.get_submodule(f"{name}_proj")(source if input_spec.gradient else source.detach())
             inputs[name] = input_spec.fit(split_heads(projected, self._count_heads(input_spec), *input_spec.tail))
         return q, k, v, inputs
 

@@ -16,6 +16,7 @@ from efficient_attn.bench.measuring import scratch
 from efficient_attn.bench.planning.plan import make_plan
 from efficient_attn.bench.run import RunOutcome, run
 from efficient_attn.bench.task_registry import register_task
+from efficient_attn.registry import names
 from efficient_attn.results.rows import Record
 from efficient_attn.tasks.problems.mqar import MQAR, MqarKeys
 from efficient_attn.tasks.training.learners import make_learner
@@ -28,6 +29,7 @@ TINY = replace(MQAR, recipe=replace(MQAR.recipe, d_model=16, heads=2, steps=8, b
 NAMED = replace(TINY, name="tiny")  # as suites name it
 TIMES = "train.train_s", "train.step_ms", "train.s_to_90"
 STEPS = TINY.recipe.steps
+VARIANTS = [{"dsa": "dsa:index_heads=2:index_dim=4"}.get(name, name) for name in names()]  # that fit TINY's width
 NEVER_LEARNED = 1.0  # as trivial score: training takes all steps
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...contract.decode_state import state_bytes
 from ...errors import UnsupportedError
+from ...layers.auxiliary_losses import train_selections
 from ...layers.named import find_baseline
 from ...models.config import Config
 from ...models.counting import count_parameters
@@ -152,8 +153,13 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
     converted, all have the widths of the reference instead, as those made of it do. Raises `UnsupportedError` if
     parameters differ by more than a tenth, or the model cannot use the mechanism."""
 
+    def build(spec: SpecLike, size: int, seed: int) -> nn.Module:
+        model = _build_model(problem, keys, spec, size, length, seed)
+        train_selections(model)
+        return model
+
     def count(spec: SpecLike, size: int) -> int:
-        return sum(count_parameters(_build_model(problem, keys, spec, size, length, 0)).values())
+        return sum(count_parameters(build(spec, size, 0)).values())
 
     size = problem.recipe.d_model * (1 if keys.architecture == "recurrent" else 4)
     target = count(REFERENCE_VARIANTS[keys.architecture], size)
@@ -163,7 +169,7 @@ def make_learner(problem: Problem, keys: LearnKeys, variant: SpecLike, *, length
     ):  # the width up to 4 times as large whose count, which increases, is nearest
         above = 1 + bisect_left(range(1, 4 * size), target, key=partial(count, variant))
         size = min((s for s in (above - 1, above) if s > 0), key=lambda s: abs(count(variant, s) - target))
-    model = _build_model(problem, keys, variant, size, length, seed * SEED_STRIDE)
+    model = build(variant, size, seed * SEED_STRIDE)
     learner = Learner(model, size, count_parameters(model), target)
     if is_fitted and abs(learner.parameters - target) > PARAMETER_TOLERANCE * target:
         counts = f"{learner.parameters:,} parameters here, the others {target:,}"

@@ -21,6 +21,7 @@ import torch
 from torch.utils import deterministic
 
 from ...bench.measuring.row_errors import InvalidResult
+from ...layers.auxiliary_losses import collect_auxiliary_losses
 from . import checkpoint, plateau
 from .checkpoint import Progress
 from .learners import NO_COUNTS, EvaluationCounts, Learner, compute_loss, count_correct
@@ -175,13 +176,15 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = setup.rate * compute_rate_factor(step, self.progress.steps, self.progress.decay_from)
         model.train()
-        logits, targets = self.learner.predict(draw(setup, "train", setup.batch, setup.first_step + step), setup.device)
+        batch = draw(setup, "train", setup.batch, setup.first_step + step)
+        with collect_auxiliary_losses(model) as auxiliary:
+            logits, targets = self.learner.predict(batch, setup.device)
         loss = compute_loss(logits, targets)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise InvalidResult(f"the loss is {value} at step {step + 1}, at learning rate {setup.rate:g}")
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        sum(auxiliary, loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
         return value

@@ -10,7 +10,14 @@ from ...contract import Budget, Growth, Input, Mask, Shape, Traits, Values, requ
 from ...contract.decode_state import KVCache, allocate, blank_before_start, preallocate
 from ...errors import check_at_least_one
 from ...kernels.dense import softmax_attention
-from ...kernels.indexer import LONG_CALL, attend_few, attend_indexed, score_keys, select_exactly
+from ...kernels.indexer import (
+    LONG_CALL,
+    attend_few,
+    attend_indexed,
+    compute_indexer_loss,
+    score_keys,
+    select_exactly,
+)
 from ...kernels.selected_keys import estimate_rows_bytes
 from ...patterns.pair_counts import count_possible_pairs
 from .selected_attention import SelectedAttention
@@ -41,9 +48,9 @@ class DSA(SelectedAttention):
     the same keys for all heads (DeepSeek sparse attention, DeepSeek-V3.2, arXiv:2512.02556).
 
     Calls take ``index_q [B, 1, N, index_heads, index_dim]``, ``index_w [B, 1, N, index_heads]`` and ``index_k [B, 1, M,
-    index_dim]``. They have no gradient: the paper trains the indexer with a loss of its own, and until then layers
-    leave it as it is drawn. Of equal scores the first keys. The indexer computes in float64, every query with every key
-    before it.
+    index_dim]``. They have no gradient by the output: a loss of its own trains the indexer (`auxiliary_loss`), and
+    until `train_selections` layers leave it as it is drawn. Of equal scores the first keys. The indexer computes in
+    float64, every query with every key before it.
 
     Causal only. It keeps all keys and values, and the indexer's keys; a decode step reads the latter and the selected
     keys. Up to 160 times as many keys as it selects, a call computes all scores and hides those of other keys,
@@ -96,6 +103,14 @@ class DSA(SelectedAttention):
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return attend_indexed(q, k, v, mask, _index(inputs), self.topk)
+
+    def auxiliary_loss(self, q: Tensor, k: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        """The divergence KL(p_t, softmax(I_t)) of the indexer from the weights of `full`, p_t, summed over heads and
+        divided by their sum; the mean of all queries that see a key. Its gradient is by the indexer's inputs only.
+
+        It is the paper's loss over all keys, with which an indexer begins; its later one is over the selected keys.
+        """
+        return compute_indexer_loss(q.detach(), k.detach(), mask, _index(inputs))
 
     def pairs(self, n: int, m: int, causal: bool) -> int:
         return sum(min(i + 1, self.topk) for i in range(max(m - n, 0), m))

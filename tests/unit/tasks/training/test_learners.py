@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from efficient_attn.errors import UnsupportedError
-from efficient_attn.registry import info, names
+from efficient_attn.registry import info
 from efficient_attn.tasks.problems.digits import DIGITS
 from efficient_attn.tasks.problems.listops import LISTOPS
 from efficient_attn.tasks.problems.matching import MATCHING
@@ -45,7 +45,7 @@ def _count(learner: Learner) -> int:
 # -- models of equal size --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", names())
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_causal_mechanisms_have_as_many_parameters_as_full(variant: str) -> None:
     if not info(variant).traits.causal:
         with pytest.raises(UnsupportedError, match=f"Decoder needs .* takes causal masks; {variant}: no causal masks"):
@@ -230,3 +230,13 @@ def test_values_are_scored_by_explained_variance() -> None:
     assert (counts.targets, counts.examples, counts.loss) == (6, 2, pytest.approx(2.5 / 6))
     assert (counts + counts).score("explained") == pytest.approx(0.75)
     assert not correct.any()
+
+
+def test_a_mechanism_with_a_loss_of_its_own_is_trained_by_it() -> None:
+    """The indexer of dsa, which the model's loss does not train."""
+    trainer = tiny.train(variant="dsa:topk=2:index_heads=2:index_dim=4", steps=2)
+    before = {name: x.clone() for name, x in trainer.learner.model.named_parameters() if "index_" in name}
+    trainer.run(lambda: None)
+    after = dict(trainer.learner.model.named_parameters())
+    assert before
+    assert all(not torch.equal(x, after[name]) for name, x in before.items())

@@ -18,7 +18,7 @@ import torch
 
 from efficient_attn.bench.measuring.row_errors import InvalidResult
 from efficient_attn.errors import UsageError
-from efficient_attn.registry import info, names
+from efficient_attn.registry import info
 from efficient_attn.results import durable
 from efficient_attn.tasks.training import loop, plateau
 from efficient_attn.tasks.training.checkpoint import CheckpointNotSaved
@@ -88,7 +88,7 @@ def test_waiting_is_not_counted_as_training(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 < training.progress.train_s < 0.2 * training.progress.step
 
 
-CAUSAL = [name for name in names() if info(name).traits.causal]
+CAUSAL = [variant for variant in tiny.VARIANTS if info(variant).traits.causal]
 
 
 @pytest.mark.sampled(3)
