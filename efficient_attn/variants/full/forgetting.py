@@ -7,11 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...contract import Attention, Growth, Input, Mask, Shape, Traits, Values, require_values
+from ...contract import Growth, Input, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, blank_before_start, preallocate
+from ...kernels import fla_backend
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import forget_gates
 from ...patterns.pair_counts import count_possible_pairs
+from ..fla_attention import FlaAttention
 
 GATE_OFFSET = 4.0  # gates of layers and samples begin at sigmoid(4), .98: the decay of a few hundred positions
 
@@ -40,19 +42,21 @@ class ForgettingCache(KVCache):
         return replace(appended, sums=sums)
 
 
-class Forgetting(Attention):
+class Forgetting(FlaAttention):
     """softmax(q_i . k_j / sqrt(D) + c_i - c_j) v with c_t = sum of log f_s over s <= t: exact softmax whose keys fade
     by gates f in (0, 1] of the positions between (FoX, the Forgetting Transformer, Lin et al. 2025, arXiv:2503.02130).
 
-    Calls take ``log_forget [B, Hkv, M]``, log f, at most 0; with zeros it is `full`. Causal only.
+    Calls take ``log_forget [B, Hkv, M]``, log f, at most 0; with zeros it is `full`. Causal only. Backends: ``sdpa``,
+    torch's fused kernel on blocks of rows; ``fla``, flash-linear-attention's kernel for whole sequences on CUDA.
     """
 
-    backends = ("sdpa", "dense")
+    backends = ("sdpa", "fla", "dense")
+    fla_padding = False  # keys of zeros have weights
     declared = Traits(bidirectional=False, positional=True, inputs={"log_forget": Input("key", squash=forget_gate)})
 
     @property
     def traits(self) -> Traits:
-        return self.declared
+        return self.narrow(self.declared)
 
     @property
     def absolute(self) -> bool:
@@ -81,6 +85,8 @@ class Forgetting(Attention):
         return (masked_softmax(scores, allowed) @ widen(expand_heads(v, heads))).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if self.runs_fla(q, k, v, mask, **inputs):
+            return fla_backend.attend_forgetting(q, k, v, inputs["log_forget"])
         return forget_gates.attend(q, k, v, self._sum_gates(inputs["log_forget"]), mask)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> ForgettingCache:
