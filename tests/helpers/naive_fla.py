@@ -27,15 +27,20 @@ class NaiveKernel(NamedTuple):
     backward: int
 
 
+def list_sources(*folders: str) -> list[Path]:
+    """The files of one of the library's folders."""
+    package = importlib.util.find_spec("fla")
+    assert package
+    assert package.submodule_search_locations
+    return sorted(Path(package.submodule_search_locations[0], *folders).glob("*.py"))
+
+
 @cache
 def read_arguments(operation: str, name: str) -> tuple[frozenset[str], frozenset[str]]:
     """The names of a function's arguments, and of those without defaults."""
-    package = importlib.util.find_spec("fla")
-    assert package and package.submodule_search_locations
-    files = Path(package.submodule_search_locations[0], "ops", operation).glob("*.py")
     (function,) = (
         node
-        for file in sorted(files)
+        for file in list_sources("ops", operation)
         for node in ast.parse(file.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef) and node.name == name
     )

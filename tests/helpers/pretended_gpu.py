@@ -210,8 +210,8 @@ class _Fused(torch.autograd.Function):
 
 @contextmanager
 def pretended_gpu() -> Iterator[PretendedGpu]:
-    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, flex_attention, and those of
-    flash-linear-attention."""
+    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, flex_attention, and
+    flash-linear-attention's functions."""
     attend = F.scaled_dot_product_attention
 
     def attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, **options: Any) -> Tensor:

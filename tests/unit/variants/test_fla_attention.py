@@ -195,9 +195,9 @@ def test_it_is_reported_and_declares_less_if_requested(spec: str) -> None:
         one_more = ea.Shape(1, 2, 2, 1, 9, 16, 16)  # a decode step
         assert default.what_runs(one_more, device=GPU, **call)[0] == default.backend
     traits = requested.traits
-    assert not (traits.bidirectional or traits.cross or traits.decode)
+    assert not any((traits.bidirectional, traits.cross, traits.decode))
     assert traits.padding == (spec in PADDED)
-    assert default.traits.cross and default.traits.decode and default.traits.padding
+    assert all((default.traits.cross, default.traits.decode, default.traits.padding))
     assert not default.compiles_on("cpu")
 
 
@@ -233,7 +233,7 @@ def test_what_it_cannot_compute_is_refused_if_requested(call: Any, fields: dict[
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
 def test_it_needs_a_gpu() -> None:
     fla_backend.why_no_library.cache_clear()
-    with pytest.raises(ea.UnsupportedError, match="backend 'fla' is not available: .* need a CUDA device"):
+    with pytest.raises(ea.UnsupportedError, match=r"backend 'fla' is not available: .* need a CUDA device"):
         ea.create("linear", backend="fla")
     assert (
         ea.create("linear").what_runs(
