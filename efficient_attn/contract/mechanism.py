@@ -135,9 +135,10 @@ class Attention(HasOrigin, nn.Module):
         device: torch.device,
         gradient: bool,
         padded: bool = False,
+        stepwise: bool = False,
     ) -> tuple[str, int | None]:
         """The backend that computes a call, after any choice by shape and device, and the pairs that it computes.
-        padded: whether the mask hides keys."""
+        padded: whether the mask hides keys. stepwise: whether it is a `step`."""
         return self.backend, self.pairs_computed(shape.n, shape.m, causal)
 
     def dense_pairs(self, n: int, m: int) -> int:
@@ -243,14 +244,13 @@ class Attention(HasOrigin, nn.Module):
             trimmed = run_each(partial(Attention.forward, self), q, k, v, mask, inputs, traits)
             if trimmed is not None:
                 return trimmed
-        key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
+        valid = {"key": mask.key_valid(shape.m), "query": mask.query_valid(shape.n)}
         # a weight of zero does not undo an overflow, so padding is blanked first
-        q, k = zero_invalid(q, query_valid), zero_invalid(k, key_valid)
-        v = v if v is None else zero_invalid(v, key_valid)
-        valid = {"key": key_valid, "query": query_valid}
+        q, k = zero_invalid(q, valid["query"]), zero_invalid(k, valid["key"])
+        v = v if v is None else zero_invalid(v, valid["key"])
         inputs = {name: zero_invalid(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
         out = attach_zero_gradient(self, self.run(q, k, v, mask, **inputs), *tensors)
-        return zero_invalid(out, query_valid)
+        return zero_invalid(out, valid["query"])
 
     def init_state(
         self,

@@ -92,7 +92,6 @@ def attend_forgetting(q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor) -> Te
     return _run("forgetting_attn", "parallel_forgetting_attn", q, k=k, v=v, options=gates, grouped=True)
 
 
-@torch.compiler.disable
 def _run(
     operation: str,
     name: str,

@@ -21,8 +21,9 @@ class FlaAttention(Attention):
     """A mechanism with the backend ``fla``: flash-linear-attention's kernels, for whole causal sequences on CUDA.
 
     Without a requested backend they run where they can, in half precision; they multiply float32 in TF32, so that it
-    must be requested. All other calls, and decode steps, run the mechanism's first backend. A subclass lists ``fla`` in
-    `backends`, and asks `runs_fla` in its `compute`.
+    must be requested. All other calls, and decode steps, run the mechanism's first backend. Heads of a group get copies
+    of their keys, unless a kernel knows groups. A subclass lists ``fla`` in `backends`, and asks `runs_fla` in its
+    `compute`.
     """
 
     only_on: ClassVar[Mapping[str, str]] = {"fla": "cuda"}
@@ -63,12 +64,12 @@ class FlaAttention(Attention):
         device: torch.device,
         gradient: bool,
         padded: bool = False,
+        stepwise: bool = False,
     ) -> tuple[str, int | None]:
-        plain = causal and shape.n == shape.m and (self.fla_padding or not padded)
+        plain = causal and shape.n == shape.m and not stepwise and (self.fla_padding or not padded)
         if self._selects_fla(shape, plain=plain, dtype=dtype, device=device, gradient=gradient):
             return "fla", self.pairs_computed(shape.n, shape.m, causal)
-        call = {"dtype": dtype, "device": device, "gradient": gradient, "padded": padded}
-        return super().what_runs(shape, causal=causal, **call)
+        return super().what_runs(shape, causal=causal, dtype=dtype, device=device, gradient=gradient)
 
     def runs_fla(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> bool:
         """Whether the kernels compute a call. Raises `UnsupportedError` where they were requested and cannot."""
@@ -90,12 +91,13 @@ class FlaAttention(Attention):
         """Whether the kernels run without having been requested. plain: a whole causal sequence."""
         if self.requested_backend is not None or device.type != "cuda" or not plain or shape.n < 2:
             return False
-        is_half = dtype in HALF_DTYPES and dtype in self.only_dtypes["fla"]
-        return is_half and not self._why_not_call(shape, gradient=gradient) and self.why_not("fla") is None
+        if _is_followed_by_torch() or dtype not in HALF_DTYPES or dtype not in self.only_dtypes["fla"]:
+            return False
+        return self.why_not("fla") is None and self._why_not_call(shape, gradient=gradient) is None
 
     def _why_not_call(self, shape: Shape, *, gradient: bool) -> str | None:
-        """Why the kernels do not support sizes or the gradient of a call."""
-        if torch.compiler.is_compiling() or in_functorch_transform():
+        """Why the kernels, which are installed, do not support sizes or the gradient of a call."""
+        if _is_followed_by_torch():
             return "flash-linear-attention's kernels can neither be compiled by torch nor transformed by torch.func"
         widths = shape.head_dim, shape.value_dim
         if max(widths) > fla_backend.MAX_WIDTH or any(width % 2 for width in widths):
@@ -104,3 +106,8 @@ class FlaAttention(Attention):
         if shape.batch * shape.heads > fla_backend.MAX_HEADS:
             return f"flash-linear-attention's kernels support a batch of up to {fla_backend.MAX_HEADS:,} heads in all"
         return fla_backend.why_no_gate_gradients() if gradient and self.gated_by_head else None
+
+
+def _is_followed_by_torch() -> bool:
+    """Whether the call is compiled or exported, or transformed by torch.func."""
+    return torch.compiler.is_compiling() or in_functorch_transform()

@@ -194,6 +194,7 @@ def test_it_is_reported_and_declares_less_if_requested(spec: str) -> None:
         assert default.what_runs(shape, device=torch.device("cpu"), **call)[0] == default.backend == default.backends[0]
         one_more = ea.Shape(1, 2, 2, 1, 9, 16, 16)  # a decode step
         assert default.what_runs(one_more, device=GPU, **call)[0] == default.backend
+        assert default.what_runs(shape, device=GPU, **call, stepwise=True)[0] == default.backend
     traits = requested.traits
     assert not any((traits.bidirectional, traits.cross, traits.decode))
     assert traits.padding == (spec in PADDED)
@@ -261,6 +262,19 @@ def test_gradients_that_the_library_refuses_are_ours(spec: str, gated: bool, mon
         if gated:
             with pytest.raises(ea.UnsupportedError, match="needs a newer Triton"):
                 attn(q, k, v, ea.Mask(causal=True), **inputs)
+
+
+@pytest.mark.parametrize("spec", ["gated_delta_net", "linear", "forgetting"])
+def test_without_the_library_nothing_of_it_is_imported(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    attn, sample = _prepare(spec, BF16, (1, 2, 2, 9, 16, 16))
+    with pretended_gpu():
+        for name in ("why_no_gate_gradients", "load_kernel"):
+            monkeypatch.setattr(fla_backend, name, lambda *names: pytest.fail(f"imported: {names}"))
+        monkeypatch.setattr(fla_backend, "why_no_library", lambda: "it is not installed")
+        move(attn)
+        q, k, v, inputs = _map(sample, lambda x: to_gpu(x).requires_grad_())
+        attn(q, k, v, ea.Mask(causal=True), **inputs).sum().backward()
+        assert not attn.compiles_on("cuda")
 
 
 @pytest.fixture
