@@ -75,6 +75,12 @@ def _map(sample: Sample, function: Any) -> Sample:
     return Sample(function(sample.q.detach()), function(sample.k.detach()), function(sample.v.detach()), inputs)
 
 
+def _make_mask(**fields: Any) -> ea.Mask:
+    """A mask whose tensors are on the pretended GPU."""
+    moved: dict[str, Any] = {name: to_gpu(x) if isinstance(x, Tensor) else x for name, x in fields.items()}
+    return ea.Mask(**moved)
+
+
 def _run_both(attn: ea.Attention, sample: Sample, mask: ea.Mask) -> tuple[list[Tensor], list[Tensor], set[str]]:
     """Results on the pretended GPU, those of the reference in float64, and the functions that ran."""
     spec = attn.origin.spec
@@ -84,8 +90,7 @@ def _run_both(attn: ea.Attention, sample: Sample, mask: ea.Mask) -> tuple[list[T
     expected = _differentiate(reference, _map(sample, torch.Tensor.double), mask)
     with pretended_gpu() as gpu:
         move(attn)
-        there = {name: to_gpu(x) for name, x in vars(mask).items() if isinstance(x, Tensor)}
-        moved = ea.Mask(**(vars(mask) | there))
+        moved = _make_mask(**vars(mask))
         work, got = count(gpu, lambda: _differentiate(attn, _map(sample, to_gpu), moved))
     functions = {place.split()[0] for place in work.launches} & set(FUNCTIONS.values())
     return [get_data(x).detach() for x in got], [x.detach() for x in expected], functions
@@ -167,15 +172,21 @@ def test_other_calls_run_our_form(spec: str, dtype: torch.dtype, fields: dict[st
     """`what_runs` reports what runs, as far as it is asked."""
     length, width = sizes.get("length", 9), sizes.get("width", 16)
     attn, sample = _prepare(spec, dtype, (1, 2, 2, length, width, 16))
-    n, mask = sizes.get("n", length), ea.Mask(**({"causal": True} | fields))
+    fields = {"causal": True} | fields
+    n, mask = sizes.get("n", length), ea.Mask(**fields)
     assert sample.v is not None
     with pretended_gpu() as gpu:
         move(attn)
-        there = {name: to_gpu(x) for name, x in fields.items() if isinstance(x, Tensor)}
         q, k, v, inputs = _map(sample, to_gpu)
-        call = {"causal": mask.causal, "dtype": dtype, "device": GPU, "gradient": False, "padded": mask.pads_keys}
+        call: dict[str, Any] = {
+            "causal": mask.causal,
+            "dtype": dtype,
+            "device": GPU,
+            "gradient": False,
+            "padded": mask.pads_keys,
+        }
         reported, _ = attn.what_runs(ea.Shape(1, 2, 2, n, length, width, 16), **call)
-        moved = ea.Mask(**(vars(mask) | there))
+        moved = _make_mask(**vars(mask))
         with torch.no_grad():
             work, _ = count(gpu, lambda: attn(q[:, :, :n], k, v, moved, **inputs))
     assert not {place.split()[0] for place in work.launches} & set(FUNCTIONS.values())
@@ -206,8 +217,7 @@ def _refuse(spec: str, dtype: torch.dtype = BF16, width: int = 16, **fields: Any
     attn, sample = _prepare(spec, dtype, (1, 2, 2, 9, width, 16), backend="fla")
     move(attn)
     q, k, v, inputs = _map(sample, to_gpu)
-    fields = {name: to_gpu(x) if isinstance(x, Tensor) else x for name, x in fields.items()}
-    attn(q, k, v, ea.Mask(**({"causal": True} | fields)), **inputs)
+    attn(q, k, v, _make_mask(**({"causal": True} | fields)), **inputs)
 
 
 REFUSALS = {
