@@ -66,46 +66,40 @@ def load_kernel(operation: str, name: str) -> Callable[..., Any]:
 
 def attend_features(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Linear attention, normalized: q and k are non-negative features, k zero where keys are hidden."""
-    return _run("linear_attn", "chunk_linear_attn", q, k=k, v=v, options={"scale": 1.0, "normalize": True})
+    return _run("linear_attn", "chunk_linear_attn", q, {"k": k, "v": v}, scale=1.0, normalize=True)
 
 
 def attend_decaying(q: Tensor, k: Tensor, v: Tensor, log_decays: Tensor) -> Tensor:
     """sum_j e^(g (i - j)) (q_i . k_j / sqrt(D)) v_j with constant logarithms g of decays ``[H]``, in float32."""
-    return _run("simple_gla", "chunk_simple_gla", q, k=k, v=v, options={"g_gamma": log_decays})
+    return _run("simple_gla", "chunk_simple_gla", q, {"k": k, "v": v}, g_gamma=log_decays)
 
 
 def attend_state(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None) -> Tensor:
     """q_t S_t / sqrt(D) of the state of `RecurrentAttention`: log_decay ``[B, Hkv, N, 1 or D]``, beta ``[B, Hkv, N]``,
     keys already of unit norm where that is wanted."""
-    further = {} if beta is None else {"beta": beta}
-    gates = "none"
+    of_keys, gates = {"k": k.to(q.dtype), "v": v.to(q.dtype)}, "none"
+    if beta is not None:
+        of_keys["beta"] = beta
     if log_decay is not None:
         gates = "heads" if log_decay.shape[3] == 1 else "channels"
-        further["g"] = (log_decay[..., 0] if gates == "heads" else log_decay).clamp(min=MIN_LOG)
-    return _run(*STATE_KERNELS[beta is not None, gates], q, k=k.to(q.dtype), v=v.to(q.dtype), **further)
+        of_keys["g"] = (log_decay[..., 0] if gates == "heads" else log_decay).clamp(min=MIN_LOG)
+    return _run(*STATE_KERNELS[beta is not None, gates], q, of_keys)
 
 
 def attend_forgetting(q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor) -> Tensor:
-    """softmax(q_i . k_j / sqrt(D) + c_i - c_j) v with c_t = sum of log_forget ``[B, Hkv, N]`` over s <= t, for groups
-    without copies."""
-    gates = {"g": _expand(log_forget.float(), q.shape[1])}
-    return _run("forgetting_attn", "parallel_forgetting_attn", q, k=k, v=v, options=gates, grouped=True)
+    """softmax(q_i . k_j / sqrt(D) + c_i - c_j) v with c_t = sum of log_forget ``[B, Hkv, N]`` over s <= t. The kernel
+    knows groups."""
+    gates = _expand(log_forget.float(), q.shape[1])
+    kernel = load_kernel("forgetting_attn", "parallel_forgetting_attn")
+    return kernel(**{name: x.transpose(1, 2) for name, x in zip("qkv", (q, k, v), strict=True)}, g=gates).transpose(
+        1, 2
+    )
 
 
-def _run(
-    operation: str,
-    name: str,
-    q: Tensor,
-    /,
-    *,
-    options: dict[str, Any] | None = None,
-    grouped: bool = False,
-    **of_keys: Tensor,
-) -> Tensor:
-    """Call a function with the library's layout. grouped: whether it takes fewer key-value heads."""
-    tensors = {x: t.transpose(1, 2) if grouped else _expand(t, q.shape[1]) for x, t in of_keys.items()}
-    out = load_kernel(operation, name)(q=q.transpose(1, 2), **tensors, **(options or {}))
-    return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+def _run(operation: str, name: str, q: Tensor, of_keys: dict[str, Tensor], **options: Any) -> Tensor:
+    """The output of a function that returns a state as well, in our layout."""
+    tensors = {key: _expand(x, q.shape[1]) for key, x in of_keys.items()}
+    return load_kernel(operation, name)(q=q.transpose(1, 2), **tensors, **options)[0].transpose(1, 2)
 
 
 def _expand(x: Tensor, heads: int) -> Tensor:

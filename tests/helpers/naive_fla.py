@@ -20,11 +20,12 @@ CHUNK_SIZE = 64
 
 class NaiveKernel(NamedTuple):
     """A function in plain torch, and the kernels that the library launches, counted in its sources: in the forward
-    pass, and in the backward pass with what it computes again."""
+    pass, and in the backward pass with what it computes again. stateless: whether it returns the output alone."""
 
     compute: Callable[..., Tensor]
     forward: int
     backward: int
+    stateless: bool = False
 
 
 def list_sources(*folders: str) -> list[Path]:
@@ -111,5 +112,5 @@ KERNELS = {
     "chunk_delta_rule": NaiveKernel(_delta_rule, 5, 7),
     "chunk_gated_delta_rule": NaiveKernel(_gated_delta_rule, 5, 9),
     "chunk_kda": NaiveKernel(_kda, 6, 9),
-    "parallel_forgetting_attn": NaiveKernel(_forgetting, 2, 5),
+    "parallel_forgetting_attn": NaiveKernel(_forgetting, 2, 5, stateless=True),
 }

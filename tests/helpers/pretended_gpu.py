@@ -234,10 +234,10 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
 
         return _Fused.apply(FusedCall(run, "flex_attention"), q, k, v)
 
-    def load_kernel(operation: str, name: str) -> Callable[..., Tensor]:
+    def load_kernel(operation: str, name: str) -> Callable[..., Any]:
         kernel = naive_fla.KERNELS[name]
 
-        def run_kernel(**arguments: Any) -> Tensor:
+        def run_kernel(**arguments: Any) -> Any:
             naive_fla.check_arguments(operation, name, arguments)
             tensors = {key: x for key, x in arguments.items() if isinstance(x, Tensor)}
             others = {key: x for key, x in arguments.items() if key not in tensors}
@@ -246,7 +246,8 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             def run(*x: Tensor) -> Tensor:
                 return kernel.compute(operation, **dict(zip(tensors, x, strict=True)), **others)
 
-            return _Fused.apply(FusedCall(run, name, kernel.forward, kernel.backward), *copied)
+            out = _Fused.apply(FusedCall(run, name, kernel.forward, kernel.backward), *copied)
+            return out if kernel.stateless else (out, None)
 
         return run_kernel
 

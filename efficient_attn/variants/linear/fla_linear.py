@@ -1,5 +1,6 @@
 """Linear attention that flash-linear-attention's kernels can compute."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -24,7 +25,7 @@ class FlaLinearAttention(FlaAttention, LinearAttention):
     """Linear attention with ``fla``: elu + 1 and relu, divided by sums of weights, or constant decays without that."""
 
     backends = ("chunked", "cpp", "fla", "dense")
-    only_on: ClassVar = {"cpp": "cpu", "fla": "cuda"}
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu", "fla": "cuda"}
 
     @property
     def traits(self) -> Traits:
@@ -34,8 +35,9 @@ class FlaLinearAttention(FlaAttention, LinearAttention):
         cls, base = type(self), LinearAttention
         if cls.key_weights is not base.key_weights:
             return "its keys have weights, which flash-linear-attention's kernels do not support"
-        has_rates = cls.rates is not base.rates
-        if has_rates and (self.divisor is not None or self.rates(1).requires_grad):
+        rates = self.rates(1)
+        has_rates = rates is not None
+        if rates is not None and (self.divisor is not None or rates.requires_grad):
             return "flash-linear-attention's kernels support constant decays of rows that are not divided only"
         if self.feature_map not in ((feature_maps.scaled_identity,) if has_rates else PLAIN_MAPS):
             return "flash-linear-attention's kernels support the maps elu + 1 and relu, or decays of plain products"

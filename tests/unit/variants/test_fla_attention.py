@@ -52,9 +52,9 @@ def _library() -> None:
 
 
 def _prepare(spec: str, dtype: torch.dtype, sizes: tuple[int, ...], **options: Any) -> tuple[ea.Attention, Sample]:
-    shape = ea.Shape(*sizes[:4], sizes[3], *sizes[4:])
-    heads, widths = {"heads": shape.heads, "kv_heads": shape.kv_heads}, {"head_dim": sizes[4], "value_dim": sizes[5]}
-    dims = ea.Dims(**heads, **widths, max_len=1024)
+    batch, heads, kv_heads, n, width, value_width = sizes
+    shape = ea.Shape(batch, heads, kv_heads, n, n, width, value_width)
+    dims = ea.Dims(heads=heads, kv_heads=kv_heads, head_dim=width, value_dim=value_width, max_len=1024)
     attn = ea.create(spec, dims=dims, **options).to(dtype)
     return attn, attn.sample(shape, generator=torch.Generator().manual_seed(sum(sizes)), dtype=dtype)
 
@@ -255,10 +255,10 @@ def test_it_needs_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(("spec", "gated"), [("mamba2", True), ("gated_delta_net", True), ("kda", False)])
-def test_gradients_that_the_library_refuses_are_ours(spec: str, gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_the_library_refuses_are_ours(spec: str, gated: bool) -> None:
     attn, sample = _prepare(spec, BF16, (1, 2, 2, 9, 16, 16))
-    with pretended_gpu() as gpu:
-        monkeypatch.setattr(fla_backend, "why_no_gate_gradients", lambda: "needs a newer Triton")
+    with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fla_backend, "why_no_gate_gradients", lambda: "needs a newer Triton")
         move(attn)
         for gradient in (False, True):
             with torch.set_grad_enabled(gradient):
@@ -275,12 +275,12 @@ def test_gradients_that_the_library_refuses_are_ours(spec: str, gated: bool, mon
 
 
 @pytest.mark.parametrize("spec", ["gated_delta_net", "linear", "forgetting"])
-def test_without_the_library_nothing_of_it_is_imported(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_nothing_of_it_is_imported(spec: str) -> None:
     attn, sample = _prepare(spec, BF16, (1, 2, 2, 9, 16, 16))
-    with pretended_gpu():
+    with pretended_gpu(), pytest.MonkeyPatch.context() as patch:
         for name in ("why_no_gate_gradients", "load_kernel"):
-            monkeypatch.setattr(fla_backend, name, lambda *names: pytest.fail(f"imported: {names}"))
-        monkeypatch.setattr(fla_backend, "why_no_library", lambda: "it is not installed")
+            patch.setattr(fla_backend, name, lambda *names: pytest.fail(f"imported: {names}"))
+        patch.setattr(fla_backend, "why_no_library", lambda: "it is not installed")
         move(attn)
         q, k, v, inputs = _map(sample, lambda x: to_gpu(x).requires_grad_())
         attn(q, k, v, ea.Mask(causal=True), **inputs).sum().backward()
