@@ -199,10 +199,11 @@ def _check_same_machine(folder: Path, now: dict[str, Any]) -> None:
     for session in read_sessions(folder):
         before = session.get("environment", {})
         for name in SAME_IN_FOLDER:
-            if before.get(name) not in (None, now[name]):
-                older = "" if "identity" in before else ", by a version that did not record which machine it was"
-                message = f"{folder}: measured with {name} {before[name]}{older if name == 'machine' else ''}"
-                raise UsageError(f"{message}; here it is {now[name]}; choose another --out")
+            if before.get(name) not in (None, now.get(name)):
+                older = ", by a version that did not record which machine it was"
+                fact = f"{before[name]}{older if name == 'machine' and 'identity' not in before else ''}"
+                message = f"{folder}: measured with {name.replace('_', ' ')} {fact}"
+                raise UsageError(f"{message}; here it is {now.get(name) or 'none'}; choose another --out")
 
 
 integrity.record_integrity()

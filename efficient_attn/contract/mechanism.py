@@ -33,6 +33,7 @@ class Attention(HasOrigin, nn.Module):
     renamed: ClassVar[Mapping[str, str]] = {}  # former names of backends, and their present names
     only_on: ClassVar[Mapping[str, str]] = {}  # the type of device of backends that run on one only
     only_dtypes: ClassVar[Mapping[str, tuple[torch.dtype, ...]]] = {}  # of backends that do not support all dtypes
+    limited: ClassVar[frozenset[str]] = frozenset()  # backends with fewer traits, which are tested where requested only
     known_mask_fields: ClassVar[frozenset[str]] = MASK_FIELDS
     _backend: str | None = None
     _dropout: float = 0.0
@@ -126,9 +127,18 @@ class Attention(HasOrigin, nn.Module):
         return None
 
     def what_runs(
-        self, shape: Shape, *, causal: bool, dtype: torch.dtype, device: torch.device, gradient: bool
+        self,
+        shape: Shape,
+        *,
+        causal: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        gradient: bool,
+        padded: bool = False,
+        stepwise: bool = False,
     ) -> tuple[str, int | None]:
-        """The backend that computes a call, after any choice by shape and device, and the pairs that it computes."""
+        """The backend that computes a call, after any choice by shape and device, and the pairs that it computes.
+        padded: whether the mask hides keys. stepwise: whether it is a `step`."""
         return self.backend, self.pairs_computed(shape.n, shape.m, causal)
 
     def dense_pairs(self, n: int, m: int) -> int:
@@ -177,6 +187,11 @@ class Attention(HasOrigin, nn.Module):
         if self._backend is None and self._default_backend is None:  # torch.compile does not support cached_property
             self._default_backend = next(b for b in self.backends if self.why_not(b) is None)
         return cast(str, self._backend or self._default_backend)
+
+    @property
+    def requested_backend(self) -> str | None:
+        """The requested backend; None where calls may choose one."""
+        return self._backend
 
     @backend.setter
     def backend(self, name: str | None) -> None:
@@ -233,17 +248,13 @@ class Attention(HasOrigin, nn.Module):
             trimmed = run_each(partial(Attention.forward, self), q, k, v, mask, inputs, traits)
             if trimmed is not None:
                 return trimmed
-        key_valid, query_valid = mask.key_valid(shape.m), mask.query_valid(shape.n)
+        valid = {"key": mask.key_valid(shape.m), "query": mask.query_valid(shape.n)}
         # a weight of zero does not undo an overflow, so padding is blanked first
-        q, k, v = (
-            zero_invalid(q, query_valid),
-            zero_invalid(k, key_valid),
-            v if v is None else zero_invalid(v, key_valid),
-        )
-        valid = {"key": key_valid, "query": query_valid}
+        q, k = zero_invalid(q, valid["query"]), zero_invalid(k, valid["key"])
+        v = v if v is None else zero_invalid(v, valid["key"])
         inputs = {name: zero_invalid(x, valid[traits.inputs[name].side]) for name, x in inputs.items()}
         out = attach_zero_gradient(self, self.run(q, k, v, mask, **inputs), *tensors)
-        return zero_invalid(out, query_valid)
+        return zero_invalid(out, valid["query"])
 
     def init_state(
         self,

@@ -71,7 +71,7 @@ def _regroup(attn: Attention, kv_heads: int) -> Attention:
     if isinstance(spec, Spec) and "kv_heads" in spec.options:
         spec = replace(spec, options={**spec.options, "kv_heads": kv_heads})
     grouped_attn = create(str(spec), dims=replace(attn.dims, kv_heads=kv_heads), seed=attn.seed)
-    grouped_attn.backend, grouped_attn.dropout = attn.backend, attn.dropout
+    grouped_attn.backend, grouped_attn.dropout = attn.requested_backend, attn.dropout
     return grouped_attn
 
 

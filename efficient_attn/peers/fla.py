@@ -1,11 +1,10 @@
-"""flash-linear-attention's operations from its package fla-core: plain torch, and Triton kernels for GPUs.
+"""flash-linear-attention's operations in plain torch, from its package fla-core.
 
-The plain forms define what the kernels compute, and are the only implementation for CPUs. Their files only need torch
-and einops, but importing them as modules would import all operations, and so Triton: they are executed directly
-instead.
+They define what its Triton kernels compute (backend ``fla`` of our mechanisms), and are the only implementation for
+CPUs. Their files only need torch and einops, but importing them as modules would import all operations, and so Triton:
+they are executed directly instead.
 """
 
-import importlib.util
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -24,32 +23,18 @@ CHUNK_SIZE = 64  # positions a chunk of naive_chunk_linear_attn
 CAUSAL = Traits(bidirectional=False, normalised=False, cross=False, padding=False, decode=False, grouped=False)
 
 
-class _FlaAttention(LibraryAttention):
-    """An operation with the backend ``triton``, the library's kernels for GPUs, next to its plain form."""
-
-    backends = ("library", "triton", "dense")
-    only_on: ClassVar = {"triton": "cuda"}
-
-    def why_not(self, backend: str) -> str | None:
-        if backend != "triton":
-            return None
-        if not torch.cuda.is_available():
-            return "flash-linear-attention's kernels need a CUDA device"
-        return None if importlib.util.find_spec("triton") else "flash-linear-attention's kernels need triton"
-
-
 @register("peer_simple_gla", family="linear")
-class PeerSimpleGLA(_FlaAttention):
+class PeerSimpleGLA(LibraryAttention):
     """flash-linear-attention's naive simple gated linear attention, with the decays of `retention` as gates.
 
     sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, gamma = 1 - 2^(-5 - h) for head h. form: ``chunk`` sums
     keys by chunks of ``chunk_size``, one chunk after another, padded to a multiple; ``recurrent`` processes one
     position after another; ``parallel`` writes all N x N weights. All compute in float32, also for half-precision
-    inputs; float64 is refused. Backend ``triton`` is the library's chunked kernel, for GPUs.
+    inputs; float64 is refused.
     """
 
     declared = replace(CAUSAL, positional=True)
-    only_dtypes: ClassVar = dict.fromkeys(("library", "triton"), FLA_DTYPES)
+    only_dtypes: ClassVar = {"library": FLA_DTYPES}
 
     def __init__(self, *, form: Literal["chunk", "recurrent", "parallel"] = "chunk", chunk_size: int = 64) -> None:
         super().__init__()
@@ -75,16 +60,13 @@ class PeerSimpleGLA(_FlaAttention):
         scores = widen(q) @ widen(k).mT * q.shape[-1] ** -0.5
         return (scores * logs.exp().tril().to(scores.dtype) @ widen(v)).to(q.dtype)
 
-    @torch.compiler.disable  # without triton, its modules cannot be imported while a call is compiled
+    @torch.compiler.disable  # its file is executed at the first call
     def compute(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
     ) -> Tensor:
         batch, heads, n, _ = q.shape
         inputs_in_its_layout = [x.transpose(1, 2) for x in (q, k, v)]  # [B, N, H, D]
         decays = _log_decays(heads, q.device).float()
-        if self.backend == "triton":
-            kernels = importlib.import_module("fla.ops.simple_gla")
-            return kernels.chunk_simple_gla(*inputs_in_its_layout, g_gamma=decays)[0].transpose(1, 2)
         operations = load_fla_operations("peer_simple_gla", "simple_gla")
         arguments = (*inputs_in_its_layout, decays.expand(batch, n, heads))
         options = {"chunk": {"chunk_size": self.chunk_size}, "recurrent": {"output_final_state": False}}
@@ -98,17 +80,16 @@ def _log_decays(heads: int, device: torch.device) -> Tensor:
 
 
 @register("peer_fla_linear", family="linear")
-class PeerFlaLinear(_FlaAttention):
+class PeerFlaLinear(LibraryAttention):
     """flash-linear-attention's chunked linear attention, normalized, with phi(x) = elu(x) + 1: causal `linear`.
 
     The map is its layer's ``feature_map="elu"``; queries are also divided by sqrt(D), and 1e-10 is added to sums of
     weights. It requires a multiple of 64 positions: shorter inputs are padded with zeros at the end. The states of all
-    chunks are summed in the dtype of the inputs; float16, which would overflow, is refused. Backend ``triton`` is the
-    library's kernel for GPUs, for any length and for float16, but not for float64.
+    chunks are summed in the dtype of the inputs; float16, which would overflow, is refused.
     """
 
     declared = replace(CAUSAL, normalised=True)
-    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16), "triton": FLA_DTYPES}
+    only_dtypes: ClassVar = {"library": (torch.float64, torch.float32, torch.bfloat16)}
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,15 +105,12 @@ class PeerFlaLinear(_FlaAttention):
         weights = (rows @ keys.mT * q.shape[-1] ** -0.5).tril()
         return (weights / (weights.sum(-1, keepdim=True) + 1e-10) @ widen(v)).to(q.dtype)
 
-    @torch.compiler.disable  # without triton, its modules cannot be imported while a call is compiled
+    @torch.compiler.disable  # its file is executed at the first call
     def compute(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor
     ) -> Tensor:
         n = q.shape[2]
         arguments = [x.transpose(1, 2) for x in (F.elu(q) + 1, F.elu(k) + 1, v)]
-        if self.backend == "triton":
-            kernels = importlib.import_module("fla.ops.linear_attn")
-            return kernels.chunk_linear_attn(*arguments, normalize=True)[0].transpose(1, 2)
         if missing := -n % CHUNK_SIZE:
             arguments = [F.pad(x, (0, 0, 0, 0, 0, missing)) for x in arguments]
         out = load_fla_operations("peer_fla_linear", "linear_attn").naive_chunk_linear_attn(*arguments, normalize=True)

@@ -18,7 +18,12 @@ from .store import read, read_sessions
 UNMEASURED_STATUSES = ("skipped", "interrupted")  # of cases that did not run; their records are ignored
 SAMPLES_OF_TIMES = frozenset({"process", "started", "summary", "calls"})
 ROUND_VALUES = "round_ms"  # instead of latency_ms, which has every call
-MACHINE_FIELDS = ("machine", "torch", "threads_default")  # of the environment; equal in comparable runs
+MACHINE_FIELDS = (
+    "machine",
+    "torch",
+    "gpu_libraries",
+    "threads_default",
+)  # of the environment; equal in comparable runs
 
 
 @dataclass(frozen=True, kw_only=True)

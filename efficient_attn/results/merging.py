@@ -23,7 +23,7 @@ from .machines import rename_machine
 from .repair import QUARANTINE_FILE, format_damage
 from .rows import Status
 
-SAME_IN_FOLDER = ("machine", "torch")  # facts that may not differ between the sessions of one folder
+SAME_IN_FOLDER = ("machine", "torch", "gpu_libraries")  # facts that may not differ between the sessions of one folder
 PLAN_KEY = "plan"  # of a session in run.json: the digest of the plan of which it measured a part
 
 Session: TypeAlias = dict[str, Any]
@@ -163,8 +163,9 @@ def _check_alike(sessions: Iterable[Session]) -> None:
         for name, value in facts.items():
             before, run_id = first.setdefault(name, (value, session.get("run_id")))
             if before != value:
-                message = f"the {name} of {run_id} is {before or 'none'}, that of {session.get('run_id')} is"
-                raise UsageError(f"merge: {message} {value or 'none'}; such runs are reported together, not merged")
+                message = f"the {name.replace('_', ' ')} of {run_id} is {before or 'none'}, that of"
+                message += f" {session.get('run_id')} is {value or 'none'}"
+                raise UsageError(f"merge: {message}; such runs are reported together, not merged")
 
 
 def _choose(lines: Iterable[StoredLine], run_ids: Sequence[str]) -> tuple[list[StoredLine], set[Conflict]]:

@@ -84,9 +84,10 @@ class Subject:
 
     @cached_property
     def fast_backends(self) -> tuple[str, ...]:
-        """The tested backends other than the reference."""
-        device = torch.device(self.device).type
+        """The tested backends other than the reference; those with fewer traits are tested where requested."""
+        device, limited = torch.device(self.device).type, self.attn.limited
         chosen = [b for b in self.attn.backends if b != "dense" and self.backend in (None, b)]
+        chosen = [b for b in chosen if b == self.backend or b not in limited]
         return tuple(b for b in chosen if self.attn.why_not(b) is None and self.attn.only_on.get(b, device) == device)
 
     def backends_for(self, dtype: torch.dtype) -> tuple[str, ...]:

@@ -89,3 +89,12 @@ CATALOGUE = tuple(
 BACKEND_DTYPES = {
     (x.name, "backend=flex"): ("float32", "bfloat16", "float16") for x in CATALOGUE if x.family == "sparse"
 }
+_FLA_DTYPES = {
+    **dict.fromkeys(("linear", "relu_linear"), ("float32", "bfloat16")),
+    **dict.fromkeys(("delta_net", "delta_product"), ("bfloat16", "float16")),
+    **dict.fromkeys(
+        ("retention", "lightning", "mamba2", "gla", "gated_delta_net", "kda", "forgetting"),
+        ("float32", "bfloat16", "float16"),
+    ),
+}
+BACKEND_DTYPES |= {(name, "backend=fla"): dtypes for name, dtypes in _FLA_DTYPES.items()}

@@ -19,7 +19,7 @@ from torch import Tensor
 import efficient_attn as ea
 from efficient_attn.testing import Call, Subject
 
-LENGTH, SIZES = 1152, {"batch": 2, "head_dim": 16, "value_dim": 16}  # beyond every short form
+LENGTH, FLA_LENGTH, SIZES = 1152, 40, {"batch": 2, "head_dim": 16, "value_dim": 16}  # beyond every short form
 TOLERANCE = 0.02  # relative error of bfloat16, with sums in another order
 
 
@@ -67,6 +67,19 @@ LAUNCHES = {
     "mla": Launches(3, 18, 24, 37, 8),
 }
 
+# of calls that flash-linear-attention computes, whose functions count as the kernels in its sources; steps are ours
+FLA_LAUNCHES = {
+    "linear": Launches(25, 59, 40, 77, 0),
+    "relu_linear": Launches(17, 43, 32, 61, 0),
+    **dict.fromkeys(("retention", "lightning"), Launches(7, 16, 18, 29, 0)),
+    "mamba2": Launches(17, 39, 30, 55, 0),
+    "gla": Launches(10, 25, 23, 41, 0),
+    "delta_net": Launches(15, 43, 28, 59, 0),
+    "gated_delta_net": Launches(17, 52, 32, 71, 0),
+    "kda": Launches(18, 52, 33, 71, 0),
+    "forgetting": Launches(7, 18, 0, 0, 0),
+}
+
 # kernels that go over tiles on the host, thousands of them: made for processors
 TILED = ("additive", "luong_local", "vertical_slash", "moba", "nsa", "knorm")
 
@@ -87,23 +100,21 @@ def test_every_mechanism_is_counted_or_named() -> None:
 def test_the_page_has_the_same_numbers() -> None:
     """docs/devices.md: names in a row are mechanisms, or windows, of which all are counted alike."""
     page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
-    lines = [
-        line.strip("| ").split(" | ") for line in page.partition("| Mechanism |")[2].splitlines()[2:] if "|" in line
-    ]
-    assert len(lines) > 8
-    for names, forward, gradients, step in lines:
-        for name in re.findall("`(.*?)`", names):
-            launches = LAUNCHES[name]
-            numbers = [int(x.partition(" ")[0].replace("-", "0")) for x in (forward, gradients, step)]
-            assert numbers == [launches.forward, launches.gradients, launches.step], name
+    for header, limits in (("| Mechanism |", LAUNCHES), ("| With flash-linear-attention |", FLA_LAUNCHES)):
+        table = page.partition(header)[2].partition("\n\n")[0].splitlines()[2:]
+        assert len(table) > 7
+        for names, *numbers in (line.strip("| ").split(" | ") for line in table):
+            for name in re.findall("`(.*?)`", names):
+                launches = limits[name].forward, limits[name].gradients, limits[name].step
+                assert [int(x.partition(" ")[0].replace("-", "0")) for x in numbers] == list(launches)[: len(numbers)]
 
 
-def list_masks(subject: Subject) -> Iterator[ea.Mask]:
+def list_masks(subject: Subject, length: int) -> Iterator[ea.Mask]:
     """Without padding and with lengths that are on the GPU."""
     for causal in subject.causalities:
         yield ea.Mask(causal=causal)
         if subject.traits.padding:
-            yield ea.Mask(causal=causal, key_lengths=torch.tensor([LENGTH - 100, LENGTH]))
+            yield ea.Mask(causal=causal, key_lengths=torch.tensor([length - length // 10, length]))
 
 
 def to_pretended(call: Call) -> Call:
@@ -129,13 +140,13 @@ def differentiate(call: Call, attn: ea.Attention) -> list[Tensor]:
     return list(torch.autograd.grad(out, sources, torch.ones_like(out), allow_unused=True, materialize_grads=True))
 
 
-def compare(name: str, kind: str, work: Work, got: list[Tensor], expected: list[Tensor]) -> None:
+def compare(name: str, kind: str, work: Work, got: list[Tensor], expected: list[Tensor], most: int) -> None:
     """Assert a result, and that the work is within the mechanism's limits."""
     for x, y in zip(got, expected, strict=True):
         assert measure_error(get_data(x), y) < TOLERANCE, kind
     expected_kinds = {"waits"} if name in WAITS else {"copies"} if kind == "step" and name in GAPS else set()
     assert {fault.partition(":")[0] for fault in list_faults(work)} <= expected_kinds, (kind, list_faults(work))
-    assert work.launches.total() <= getattr(LAUNCHES[name], kind), (kind, work.launches.total())
+    assert work.launches.total() <= most, (kind, work.launches.total())
 
 
 @pytest.mark.slow
@@ -143,9 +154,27 @@ def compare(name: str, kind: str, work: Work, got: list[Tensor], expected: list[
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_calls_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
     """Once a call of the same sizes has been made, from which tables of a pattern stay."""
+    compare_calls(name, LAUNCHES[name], plain=True)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(18)
+@pytest.mark.parametrize("name", FLA_LAUNCHES)
+def test_calls_of_flash_linear_attention_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
+    pytest.importorskip("fla")
+    compare_calls(name, FLA_LAUNCHES[name], plain=False)
+
+
+def compare_calls(name: str, launches: Launches, *, plain: bool) -> None:
+    """Compare a mechanism's calls with those on the processor. plain: in plain torch, whatever is installed."""
     subject = Subject(name)
-    for mask in list_masks(subject):
-        attn, call = subject.prepare(LENGTH, mask=mask, dtype=torch.bfloat16, **SIZES)
+    length = LENGTH if plain else FLA_LENGTH
+    for mask in list_masks(subject, length):
+        attn, call = subject.prepare(length, mask=mask, dtype=torch.bfloat16, **SIZES)
+        if plain and name in FLA_LAUNCHES:
+            attn.backend = attn.backends[0]
+        elif not plain and (not mask.causal or (mask.pads_keys and not launches.padded)):
+            continue
         computations = {"forward": lambda call, attn: [torch.no_grad()(call.run)(attn)]}
         if subject.traits.gradient:
             computations["gradients"] = differentiate
@@ -157,7 +186,7 @@ def test_calls_launch_few_kernels_and_wait_for_nothing(name: str) -> None:
                 run(moved, attn)
                 work, results = count(gpu, lambda run=run, moved=moved, attn=attn: run(moved, attn))
                 limit = kind if not mask.pads_keys else "padded" if kind == "forward" else "padded_gradients"
-                compare(name, limit, work, results, expected[kind])
+                compare(name, limit, work, results, expected[kind], getattr(launches, limit))
 
 
 @pytest.mark.slow
@@ -182,4 +211,4 @@ def test_decode_steps_launch_few_kernels_and_wait_for_nothing(name: str) -> None
             for _ in tokens[1:]:
                 next(steps)
             work, result = count(gpu, lambda: next(steps))
-            compare(name, "step", work, [result], [expected])
+            compare(name, "step", work, [result], [expected], LAUNCHES[name].step)

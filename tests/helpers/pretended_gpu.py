@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import naive_fla
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from efficient_attn.contract import Mask
+from efficient_attn.kernels import fla_backend
 from efficient_attn.kernels.sparse import flex_backend
 from efficient_attn.patterns import Pattern
 from efficient_attn.variants.sparse.sparse_attention import attend_pattern
@@ -177,29 +179,39 @@ def _find_line() -> str:
     return "elsewhere"
 
 
+class FusedCall(NamedTuple):
+    """A call of a library's kernels: its function, its name, and the kernels of its forward and backward pass."""
+
+    run: Callable[..., Tensor]
+    name: str
+    kernels: int = 1
+    backward_kernels: int = BACKWARD_KERNELS
+
+
 class _Fused(torch.autograd.Function):
-    """torch's fused attention as one kernel, and its backward pass as three."""
+    """A library's kernels, which compute with data of the processor."""
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[..., Tensor], name: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        _current().work.launches[f"{name} {_find_line()}"] += 1
-        ctx.run, ctx.name = run, name
-        ctx.save_for_backward(q, k, v)
-        return OnGpu(run(*map(get_data, (q, k, v))))
+    def forward(ctx: Any, call: FusedCall, *tensors: Tensor) -> Tensor:
+        _current().work.launches[f"{call.name} {_find_line()}"] += call.kernels
+        ctx.call = call
+        ctx.save_for_backward(*tensors)
+        return OnGpu(call.run(*map(get_data, tensors)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        _current().work.launches[f"{ctx.name} backward"] += BACKWARD_KERNELS
+        _current().work.launches[f"{ctx.call.name} backward"] += ctx.call.backward_kernels
         with torch.enable_grad():
             leaves = [get_data(x).detach().requires_grad_() for x in ctx.saved_tensors]
-            out = ctx.run(*leaves)
-        found = torch.autograd.grad(out, leaves, get_data(grads[0]))
-        return None, None, *map(OnGpu, found)
+            out = ctx.call.run(*leaves)
+        found = torch.autograd.grad(out, leaves, get_data(grads[0]), allow_unused=True)
+        return None, *(None if x is None else OnGpu(x) for x in found)
 
 
 @contextmanager
 def pretended_gpu() -> Iterator[PretendedGpu]:
-    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, and flex_attention."""
+    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, flex_attention, and
+    flash-linear-attention's functions."""
     attend = F.scaled_dot_product_attention
 
     def attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, **options: Any) -> Tensor:
@@ -208,7 +220,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         if attn_mask is not None and not isinstance(attn_mask, OnGpu):
             _current().work.mixed[f"mask of fused attention {_find_line()}"] += 1
         mask = get_data(attn_mask)
-        return _Fused.apply(lambda *x: attend(*x, attn_mask=mask, **options), "fused attention", q, k, v)
+        return _Fused.apply(FusedCall(lambda *x: attend(*x, attn_mask=mask, **options), "fused attention"), q, k, v)
 
     def attend_flex(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, mask: Mask, scale: float) -> Tensor:
         g = flex_backend.Geometry(q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2]), mask.causal)
@@ -220,7 +232,24 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             keys, values = (x.repeat_interleave(group, 1) for x in (k, v))
             return attend_pattern(q, keys, values, here, pattern).to(q.dtype)
 
-        return _Fused.apply(run, "flex_attention", q, k, v)
+        return _Fused.apply(FusedCall(run, "flex_attention"), q, k, v)
+
+    def load_kernel(operation: str, name: str) -> Callable[..., Any]:
+        kernel = naive_fla.KERNELS[name]
+
+        def run_kernel(**arguments: Any) -> Any:
+            naive_fla.check_arguments(operation, name, arguments)
+            tensors = {key: x for key, x in arguments.items() if isinstance(x, Tensor)}
+            others = {key: x for key, x in arguments.items() if key not in tensors}
+            copied = [x.contiguous() for x in tensors.values()]  # as the library's functions do
+
+            def run(*x: Tensor) -> Tensor:
+                return kernel.compute(operation, **dict(zip(tensors, x, strict=True)), **others)
+
+            out = _Fused.apply(FusedCall(run, name, kernel.forward, kernel.backward), *copied)
+            return out if kernel.stateless else (out, None)
+
+        return run_kernel
 
     gpu = PretendedGpu()
     with pytest.MonkeyPatch.context() as patch:
@@ -228,6 +257,9 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(F, "scaled_dot_product_attention", attend_fused)
         patch.setattr(flex_backend, "attend", attend_flex)
+        patch.setattr(fla_backend, "why_no_library", lambda: None)
+        patch.setattr(fla_backend, "why_no_gate_gradients", lambda: None)
+        patch.setattr(fla_backend, "load_kernel", load_kernel)
         _active.append(gpu)
         try:
             with gpu:

@@ -114,6 +114,8 @@ def _count_work(workload: Workload, row: Row) -> None:
         dtype=workload.sample.q.dtype,
         device=workload.sample.q.device,
         gradient=config.mode == "forward_backward",
+        padded=workload.mask.pads_keys,
+        stepwise=config.mode in ("decode", "prefill"),
     )
     if decoding:
         pairs = s.batch * attn.growth.step_cost(m)

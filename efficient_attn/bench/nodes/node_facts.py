@@ -36,8 +36,9 @@ class Node:
 
     @property
     def machine_class(self) -> tuple[str, ...]:
-        """Machine and version of torch, which may not differ within a run."""
-        return tuple(str(self.facts["environment"].get(name)) for name in SAME_IN_FOLDER)
+        """Machine and versions of torch and of GPU libraries, which may not differ within a run."""
+        facts = (self.facts["environment"].get(name) for name in SAME_IN_FOLDER)
+        return tuple(str(fact) for fact in facts if fact is not None)
 
     def find_fault(self) -> str | None:
         """Why it cannot measure for this process, or None."""

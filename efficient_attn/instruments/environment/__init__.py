@@ -60,6 +60,7 @@ def collect_environment() -> dict[str, Any]:
         "load_average": read_load_average(),
         "variables": software.list_variables(),
         "packages": software.list_package_versions(),
+        "gpu_libraries": software.describe_gpu_libraries(gpus),
         "git": software.describe_checkout(),
     }
     values, reasons = split_unknowns(facts)

@@ -20,6 +20,7 @@ PACKAGES = (
     *("local-attention", "transformers", "linear-attention-transformer", "performer-pytorch"),  # peers
     *("linformer", "reformer-pytorch", "fla-core"),
 )
+GPU_LIBRARIES = ("triton", "fla-core")
 # other variables are not stored, because they may contain secrets
 VARIABLES = (
     *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "BLIS_*", "VECLIB_*", "DNNL_*", "ONEDNN_*", "MALLOC_*"),
@@ -38,6 +39,12 @@ def list_variables() -> dict[str, str]:
 def list_package_versions() -> dict[str, str | None]:
     """Installed versions, None for missing packages."""
     return {name: _find_version(name) for name in PACKAGES}
+
+
+def describe_gpu_libraries(gpus: Sequence[str]) -> str | None:
+    """The versions of installed libraries whose kernels run on GPUs, besides torch's; None without a GPU."""
+    versions = {name: _find_version(name) for name in GPU_LIBRARIES}
+    return ", ".join(f"{name} {found or 'missing'}" for name, found in versions.items()) if gpus else None
 
 
 def _find_version(package: str) -> str | None:

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from ...contract import Input, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, blank_before_start, preallocate
+from ...kernels import fla_backend
 from ...kernels.dense import expand_heads, masked_softmax, widen
 from ...kernels.softmax import forget_gates
 from ...kernels.softmax.score_tiles import UNBOUNDED
+from ..fla_attention import FlaAttention
 from .windowed_softmax import WindowedSoftmax
 
 GATE_OFFSET = 4.0  # gates of layers and samples begin at sigmoid(4), .98: the decay of a few hundred positions
@@ -62,23 +64,30 @@ def _sum_gates(state: KVCache, past: Tensor | None, log_forget: Tensor) -> Tenso
 ForgettingState = ForgettingCache | ForgettingRing
 
 
-class Forgetting(WindowedSoftmax):
+class Forgetting(FlaAttention, WindowedSoftmax):
     """softmax(q_i . k_j / sqrt(D) + c_i - c_j) v with c_t = sum of log f_s over s <= t: exact softmax whose keys fade
     by gates f in (0, 1] of the positions between (FoX, the Forgetting Transformer, Lin et al. 2025, arXiv:2503.02130).
 
     Calls take ``log_forget [B, Hkv, M]``, log f, at most 0; with zeros it is `full`. Causal only. window: a query sees
     the keys within so many positions, as in `sliding_window`, and decode states have no others.
+
+    Backends: ``sdpa``, torch's fused kernel on blocks of rows; ``fla``, flash-linear-attention's kernel for whole
+    sequences on CUDA without a window.
     """
 
-    backends = ("sdpa", "dense")
+    backends = ("sdpa", "fla", "dense")
+    fla_padding = False  # keys of zeros have weights
     declared = Traits(bidirectional=False, positional=True, inputs={"log_forget": Input("key", squash=forget_gate)})
 
     def __init__(self, *, window: int | None = None) -> None:
         super().__init__(window)
 
+    def why_no_kernel(self) -> str | None:
+        return None if self.window is None else "flash-linear-attention's kernel has no window"
+
     @property
     def traits(self) -> Traits:
-        return self.declared
+        return self.narrow(self.declared)
 
     @property
     def absolute(self) -> bool:
@@ -100,6 +109,8 @@ class Forgetting(WindowedSoftmax):
         return (masked_softmax(scores, allowed) @ widen(expand_heads(v, heads))).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if self.runs_fla(q, k, v, mask, **inputs):
+            return fla_backend.attend_forgetting(q, k, v, inputs["log_forget"])
         return self._attend(q, k, v, inputs["log_forget"].double().cumsum(-1), mask)
 
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> ForgettingState:

@@ -8,10 +8,10 @@ from ...contract import Mask, Traits
 from ...errors import UsageError
 from ...kernels.dense import expand_heads, widen
 from ...kernels.linear.linear_config import Divisor
-from .linear_attention import LinearAttention
+from .fla_linear import FlaLinearAttention
 
 
-class Lightning(LinearAttention):
+class Lightning(FlaLinearAttention):
     """S_t = lambda S_(t-1) + k_t^T v_t with a constant decay lambda = exp(-8 h / H share) for head h of H (lightning
     attention, Qin et al. 2024, arXiv:2401.04658; the decays are those of flash-linear-attention). Causal only, not
     normalized.
@@ -28,7 +28,7 @@ class Lightning(LinearAttention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(bidirectional=False, normalised=False, positional=True)
+        return self.narrow(Traits(bidirectional=False, normalised=False, positional=True))
 
     @property
     def divisor(self) -> Divisor | None:

@@ -7,12 +7,13 @@ from ... import feature_maps
 from ...contract import Mask, Traits
 from ...kernels.dense import expand_heads, widen
 from ...kernels.linear.linear_config import Divisor, replace_zero_by_one
-from .linear_attention import LinearAttention, LinearState, LinearStep
+from .fla_linear import FlaLinearAttention
+from .linear_attention import LinearState, LinearStep
 
 MAX_LOG_DECAY = 30.0  # a logarithm: the weights of keys that are farther than that would not show
 
 
-class Retention(LinearAttention):
+class Retention(FlaLinearAttention):
     """sum_j gamma^(i - j) (q_i . k_j / sqrt(D)) v_j over j <= i, with gamma = 1 - 2^(-5 - h) for head h (RetNet, Sun et
     al. 2023, arXiv:2307.08621). Causal only.
 
@@ -28,7 +29,7 @@ class Retention(LinearAttention):
 
     @property
     def traits(self) -> Traits:
-        return Traits(bidirectional=False, normalised=False, positional=True)
+        return self.narrow(Traits(bidirectional=False, normalised=False, positional=True))
 
     @property
     def divisor(self) -> Divisor | None:

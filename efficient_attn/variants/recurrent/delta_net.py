@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...contract import Input
 from ...errors import UsageError
+from ...kernels.half_precision import HALF_DTYPES
 from .gates import double_beta, unit_beta
 from .recurrent_state import GATED, Recurrence, RecurrentAttention, normalise
 
@@ -19,7 +20,8 @@ class DeltaNet(RecurrentAttention):
     state can change its sign (arXiv:2411.12537). Keys are normalized here. Causal only, not normalized.
     """
 
-    delta = True
+    delta, gated_by_head = True, False
+    only_dtypes: ClassVar = {"fla": HALF_DTYPES}
     declared_by_limit: ClassVar = {
         limit: replace(GATED, inputs={"beta": Input("key", squash=squash)})
         for limit, squash in ((1, unit_beta), (2, double_beta))

@@ -1,12 +1,14 @@
 """DeltaProduct: several steps of the delta rule at each position."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ...contract import Dims, Input
 from ...errors import UsageError, check_at_least_one
+from ...kernels.half_precision import HALF_DTYPES
 from .gates import double_beta
 from .recurrent_state import GATED, Recurrence, RecurrentAttention, normalise
 
@@ -20,7 +22,8 @@ class DeltaProduct(RecurrentAttention):
     Needs dims with head_dim if n is above 1.
     """
 
-    delta = True
+    delta, gated_by_head = True, False
+    only_dtypes: ClassVar = {"fla": HALF_DTYPES}
 
     def __init__(self, *, n: int = 2, dims: Dims = Dims()) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ...contract import Input
+from ...kernels.fla_backend import DTYPES
 from .delta_net import DeltaNet
 from .gates import double_beta, rate_decay, unit_beta
 from .recurrent_state import GATED, Recurrence, normalise
@@ -19,6 +20,8 @@ class GatedDeltaNet(DeltaNet):
     2. Keys are normalized here. Causal only, not normalized.
     """
 
+    gated_by_head = True
+    only_dtypes: ClassVar = {"fla": DTYPES}
     declared_by_limit: ClassVar = {
         limit: replace(
             GATED, inputs={"log_decay": Input("key", squash=rate_decay), "beta": Input("key", squash=squash)}

@@ -16,6 +16,8 @@ class GLA(RecurrentAttention):
     only, not normalized. Needs dims with head_dim.
     """
 
+    gated_by_head = False
+
     def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()
         width = require_head_dim("gla", dims)

@@ -17,7 +17,7 @@ class KDA(RecurrentAttention):
     normalized here. Causal only, not normalized. Needs dims with head_dim.
     """
 
-    delta = True
+    delta, gated_by_head = True, False
 
     def __init__(self, *, dims: Dims = Dims()) -> None:
         super().__init__()

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...contract import Attention, Dims, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract import Dims, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.row_starts import RowStarts
 from ...errors import UnsupportedError, UsageError
+from ...kernels import fla_backend
 from ...kernels.custom_ops import have_numbers
 from ...kernels.dense import widen
 from ...kernels.derivatives import wants_gradient
@@ -17,6 +18,7 @@ from ...kernels.gated import recurrence
 from ...kernels.gated.passes import CHUNK, STRETCH_ELEMENTS
 from ...kernels.gated.stretch import Inputs
 from ...kernels.selected_keys import recompute
+from ..fla_attention import FlaAttention
 
 GATED = Traits(bidirectional=False, normalised=False, positional=True)
 KEPT_STATES = 64  # of the reference, for gradients: of a whole sequence they would take gigabytes
@@ -42,19 +44,21 @@ class RecurrentState:
     starts: RowStarts | None = None
 
 
-class RecurrentAttention(Attention):
+class RecurrentAttention(FlaAttention):
     """S'_t = diag(e^(g_t)) S_(t-1), S_t = S'_t + k_t^T u_t, out_t = q_t S_t / sqrt(D), with u_t = v_t or, with the
     delta rule, u_t = beta_t (v_t - k_t S'_t). Causal only. A subclass makes a `Recurrence` of its inputs; the traits in
     `declared`, of the class or of an instance, have these inputs.
 
     Inputs of keys that a mask hides are zeros, as the keys are, so that such positions leave the state as it is.
-    Queries after the last key read the last state. Backends: ``chunked``; ``dense`` is the recurrence, step by step.
+    Queries after the last key read the last state. Backends: ``chunked``; ``fla``, flash-linear-attention's kernels for
+    whole sequences on CUDA; ``dense`` is the recurrence, step by step.
     """
 
-    backends = ("chunked", "dense")
+    backends = ("chunked", "fla", "dense")
     declared = GATED
     delta = False  # whether `recur` returns step sizes of the delta rule
     substeps = 1  # keys and values of a position
+    gated_by_head = True  # unless a subclass has no decays, or others
     _checked_sizes: tuple[torch.Size, torch.Size] | None = None
 
     def recur(self, k: Tensor, v: Tensor, **inputs: Tensor) -> Recurrence:
@@ -90,7 +94,14 @@ class RecurrentAttention(Attention):
 
     @property
     def traits(self) -> Traits:
-        return self.declared
+        return self.narrow(self.declared)
+
+    def why_no_kernel(self) -> str | None:
+        if self.substeps > 1:
+            return "flash-linear-attention's kernels are called for one step at a position"
+        if type(self).compute is not RecurrentAttention.compute:
+            return "it computes in its own way"
+        return None
 
     @property
     def absolute(self) -> bool:
@@ -158,6 +169,8 @@ class RecurrentAttention(Attention):
         return torch.stack(outputs, 2).to(q.dtype)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
+        if self.runs_fla(q, k, v, mask, **inputs):
+            return fla_backend.attend_state(q, *self._make_recurrence(k, v, **inputs))
         n, m = q.shape[2], k.shape[2]
         start = mask.start(n, m)
         n_blind, first = min(max(-start, 0), n), min(max(start, 0), m)

@@ -164,6 +164,8 @@ class SparseAttention(Attention):
         dtype: torch.dtype = torch.float32,
         device: torch.device = CPU,
         gradient: bool = False,
+        padded: bool = False,
+        stepwise: bool = False,
     ) -> tuple[str, int]:
         g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
         if self._runs_flex(shape.n, shape.m, dtype, device):

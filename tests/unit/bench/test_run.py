@@ -208,6 +208,11 @@ def test_resuming_on_another_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("")
     with pytest.raises(UsageError, match="measured with machine Abacus"):
         _run(tmp_path, resume=True)
+    about = json.loads(path.read_text().replace("Abacus ", ""))
+    about["sessions"][0]["environment"]["gpu_libraries"] = "triton 3.7.1, fla-core 0.6.0"
+    path.write_text(json.dumps(about))
+    with pytest.raises(UsageError, match=r"gpu libraries triton 3.7.1, fla-core 0.6.0; here it is none"):
+        _run(tmp_path, resume=True)
 
 
 def test_resuming_on_a_machine_of_the_same_name_is_refused(tmp_path: Path) -> None:

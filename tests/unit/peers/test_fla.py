@@ -134,14 +134,6 @@ def test_unsupported_inputs_are_refused(spec: str, mask: ea.Mask, dtype: torch.d
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-@pytest.mark.parametrize("peer", ["peer_simple_gla", "peer_fla_linear"])
-def test_kernels_for_gpus_are_refused_without_one(peer: str) -> None:
-    with pytest.raises(ea.UnsupportedError, match="kernels need a CUDA device"):
-        ea.create(peer, backend="triton")
-
-
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("option", ["chunk_size=0", "form=fused"])
 def test_options_out_of_range(option: str) -> None:
     with pytest.raises(ea.UsageError, match="peer_simple_gla"):

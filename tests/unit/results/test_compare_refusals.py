@@ -16,6 +16,7 @@ from efficient_attn.results.compare import compare
     [
         ("machine", "M1-x8", "machine Xeon-x2-15GiB in a, M1-x8 in b"),
         ("torch", "2.14.0", "torch 2.13.0 in a, 2.14.0 in b"),
+        ("gpu_libraries", "fla-core 0.6.0", "gpu libraries unknown in a, fla-core 0.6.0 in b"),
         ("threads_default", 4, "threads default 2 in a, 4 in b"),
     ],
 )

@@ -144,6 +144,7 @@ def test_records_of_a_newer_version_are_refused(two: list[Path], tmp_path: Path)
         ({"plan": "1234567890ab"}, "plan"),
         ({"environment": MACHINE | {"machine": "B#2"}}, "machine"),
         ({"environment": MACHINE | {"torch": "2.9.0"}}, "torch"),
+        ({"environment": MACHINE | {"gpu_libraries": "triton 3.7.1, fla-core 0.6.0"}}, "gpu libraries"),
     ],
 )
 def test_unlike_runs_are_refused(known: dict[str, Any], name: str, tmp_path: Path) -> None:

@@ -93,6 +93,13 @@ def test_an_absent_package_has_no_version(monkeypatch: pytest.MonkeyPatch) -> No
     assert collect_environment()["packages"] == {"no-such-package": None}
 
 
+def test_versions_of_gpu_libraries_matter_with_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"triton": "3.7.1", "fla-core": None}
+    monkeypatch.setattr(software, "_find_version", versions.get)
+    assert software.describe_gpu_libraries(["NVIDIA H200"]) == "triton 3.7.1, fla-core missing"
+    assert software.describe_gpu_libraries([]) is None
+
+
 def test_load_averages_are_three_or_unknown() -> None:
     load = read_load_average()
     assert load is None or (len(load) == 3 and min(load) >= 0)
