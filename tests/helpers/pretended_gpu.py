@@ -6,7 +6,7 @@ one kernel, and three in the backward pass.
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention import varlen as torch_varlen
-from torch.nn.attention.bias import CausalBias
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -182,9 +181,12 @@ def _current() -> PretendedGpu:
 
 def _find_line() -> str:
     """The innermost line of the package."""
-    for frame in reversed(traceback.extract_stack()):
-        if "/efficient_attn/" in frame.filename and "/helpers/" not in frame.filename:
-            return f"{frame.filename.rpartition('/efficient_attn/')[2]}:{frame.lineno}"
+    frame = sys._getframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if "/efficient_attn/" in path and "/helpers/" not in path:
+            return f"{path.rpartition('/efficient_attn/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
     return "elsewhere"
 
 
@@ -205,7 +207,7 @@ class _Fused(torch.autograd.Function):
         with torch.enable_grad():
             leaves = [get_data(x).detach().requires_grad_() for x in ctx.saved_tensors]
             out = ctx.run(*leaves)
-        found = torch.autograd.grad(out, leaves, get_data(grads[0]))
+        found = torch.autograd.grad(out, leaves, get_data(grads[0]), materialize_grads=True)
         return None, None, *map(OnGpu, found)
 
 
@@ -234,7 +236,7 @@ def _attend_varlen(
     work.launches["numbers of dropout, which varlen_attn fills with zeros"] += 1
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        outs, group = [], q.shape[1] // k.shape[1]
+        outs, group = [q[:0]], q.shape[1] // k.shape[1]
         for (q_start, q_end), (k_start, k_end) in zip(*map(pairwise, ends), strict=True):
             assert q_end - q_start <= max_q and k_end - k_start <= max_k  # noqa: PT018
             if q_end == q_start or k_end == k_start:
@@ -263,9 +265,6 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         cuda = torch.backends.cuda
         enabled = [name for name, torchs in SDPA_KERNELS.items() if getattr(cuda, f"{torchs}_sdp_enabled")()]
         _current().work.requested.append(",".join(enabled))
-        if isinstance(attn_mask, CausalBias):
-            assert enabled == ["flash"]
-            attn_mask = OnGpu(attn_mask._materialize())
         if attn_mask is not None and not isinstance(attn_mask, OnGpu):
             _current().work.mixed[f"mask of fused attention {_find_line()}"] += 1
         mask = get_data(attn_mask)
@@ -283,6 +282,12 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
 
         return _Fused.apply(run, "flex_attention", q, k, v)
 
+    def attend_last_queries(q: Tensor, k: Tensor, v: Tensor, *, scale: float, dropout: float) -> Tensor:
+        gpu.work.requested.append("flash")
+        allowed = Mask(causal=True).dense(q.shape[2], k.shape[2])
+        options = {"attn_mask": allowed, "dropout_p": dropout, "scale": scale, "enable_gqa": True}
+        return _Fused.apply(lambda *x: attend(*x, **options), "flash attention", q, k, v)
+
     def time_kernel(kernel: str, *_: Any, **__: Any) -> float:
         gpu.work.timed.append(kernel)
         return gpu.seconds[kernel]
@@ -294,6 +299,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         patch.setattr(F, "scaled_dot_product_attention", attend_fused)
         patch.setattr(torch_varlen, "varlen_attn", _attend_varlen)
+        patch.setattr(sdpa_kernels, "attend_last_queries", attend_last_queries)
         patch.setattr(sdpa_kernels, "time_kernel", time_kernel)
         for name in ("flash", "cudnn", "efficient"):
             patch.setattr(torch.backends.cuda, f"can_use_{name}_attention", lambda params, debug=False: True)

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from ..custom_ops import in_functorch_transform
 from ..derivatives import wants_gradient
 from ..half_precision import HALF_DTYPES, fused_dtype
-from . import merge
+from . import merge, sdpa_kernels
 from .merge import FusedInputs, FusedOptions
 from .sdpa_kernels import IMPLEMENTATIONS, use_kernel
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
@@ -64,7 +63,7 @@ def call_torch(
         allowed = allowed | ~has_keys
     options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
     if kernel in IMPLEMENTATIONS and causal and q.shape[2] < k.shape[2]:
-        options |= {"attn_mask": causal_lower_right(q.shape[2], k.shape[2]), "is_causal": False}
+        return sdpa_kernels.attend_last_queries(q, k, v, scale=scale, dropout=dropout)
     if groups:
         options["enable_gqa"] = True
     with nullcontext() if kernel is None else use_kernel(kernel):

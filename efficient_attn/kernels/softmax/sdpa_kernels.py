@@ -102,6 +102,12 @@ def find_kernel(
     return name if name in names else names[0]
 
 
+def attend_last_queries(q: Tensor, k: Tensor, v: Tensor, *, scale: float, dropout: float) -> Tensor:
+    """Flash attention of causal queries that are aligned with the last of more keys. torch's function has no flag for
+    that, and CausalBias, which calls this operation too, cannot be made under dispatch modes, such as counters."""
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout, True, scale=scale)[0]
+
+
 def find_flash() -> str | None:
     """The name of the flash attention that torch runs: its own, or what ``activate_flash_attention_impl`` has put in
     its place; None if that has no name here."""
@@ -146,6 +152,8 @@ def why_not(
             return "it takes no explicit mask, as padding needs one"
         if width > MAX_FLASH_WIDTH:
             return f"it takes heads of at most {MAX_FLASH_WIDTH}, not {width}"
+        if causal and q.shape[2] < k.shape[2] and width % WIDTH_UNIT:
+            return f"for queries that end with the last of more keys heads are a multiple of {WIDTH_UNIT}, not {width}"
         if dropout and kernel != "flash":
             return "it has no dropout"
     elif width % WIDTH_UNIT:
