@@ -129,7 +129,7 @@ class MeasuringSession:
         """The timings by which kernels are selected, in this session and in later ones of its folder."""
         threads = dict.fromkeys(group.config.threads for group in planned if group.config.device == "cpu")
         if not threads:
-            return {}
+            return kernel_choices.read_earlier(earlier)
         choices = kernel_choices.autotune(self.engine, threads, earlier)
         self.entry["choices"] = kernel_choices.choices_as_json(choices)
         return choices
@@ -152,6 +152,8 @@ class MeasuringSession:
         account = {name: getattr(self.engine, name) for name in ("starts", "starting_s", "working_s")}
         account["wall_s"] = time.perf_counter() - self.started
         self.entry["checks"] = [_inspect_again(check, self.conditions) for check in self.entry["checks"]]
+        if self.conditions.choices:  # with those of first calls on a GPU
+            self.entry["choices"] = kernel_choices.choices_as_json(self.conditions.choices)
         self.entry |= {"finished": utc_now(), "account": account, "load_after": read_load_average()}
 
 

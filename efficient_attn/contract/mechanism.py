@@ -95,6 +95,11 @@ class Attention(HasOrigin, nn.Module):
         run = self.oracle if self.backend == "dense" else self.compute
         return run(q, k, cast(Tensor, v), mask, **inputs)  # mechanisms without `Traits.values` take None as well
 
+    def masks_itself(self, q: Tensor, k: Tensor, v: Values, mask: Mask) -> bool:
+        """Whether `run` takes the padding or packed sequences of a call as they are: it never reads what is padding,
+        and gives zeros in the rows that the mask leaves out."""
+        return False
+
     def new_state(self, batch: int, max_len: int, dtype: torch.dtype, device: torch.device) -> Any:
         """The decode state for up to max_len positions; raises `UnsupportedError` without decoding."""
         raise UnsupportedError(f"{self.label} has no decode state")
@@ -237,6 +242,8 @@ class Attention(HasOrigin, nn.Module):
         sources = () if traits.gradient else (*tensors, *inputs.values(), *self.parameters())
         if torch.is_grad_enabled() and any(x.requires_grad for x in sources):
             raise UnsupportedError(f"{self.label} has no gradient; call it under torch.no_grad()")
+        if q.numel() and shape.m and self.masks_itself(q, k, v, mask):
+            return attach_zero_gradient(self, self.run(q, k, v, mask, **inputs), *tensors)
         if mask.cu_seqlens is not None:
             return run_each_sequence(partial(Attention.forward, self), q, k, v, mask, inputs)
         if shape.m == 0 or q.numel() == 0:

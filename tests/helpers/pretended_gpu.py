@@ -6,11 +6,12 @@ one kernel, and three in the backward pass.
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import naive_fla
@@ -18,11 +19,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import varlen as torch_varlen
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from efficient_attn.contract import Mask
 from efficient_attn.kernels import fla_backend
+from efficient_attn.kernels.dense import softmax_attention
+from efficient_attn.kernels.softmax import sdpa_kernels
 from efficient_attn.kernels.sparse import flex_backend
 from efficient_attn.patterns import Pattern
 from efficient_attn.variants.sparse.sparse_attention import attend_pattern
@@ -32,6 +37,7 @@ Result = TypeVar("Result")
 GPU = torch.device("cuda", 0)
 STANDS_FOR_GPU = torch.device("meta")  # a device that torch knows without a GPU; its C++ sees this one
 BACKWARD_KERNELS = 3  # of fused attention
+SDPA_KERNELS = {"flash": "flash", "cudnn": "cudnn", "efficient": "mem_efficient", "math": "math"}  # and torch's names
 COPIES = ("_to_copy", "copy_")
 RESERVES = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "detach", "alias", "lift_fresh")
 VIEWS = ("_unsafe_view", "_reshape_alias")
@@ -42,13 +48,16 @@ INDEXED = ("index", "index_put_", "index_put", "_index_put_impl_")
 @dataclass
 class Work:
     """What a GPU was asked to do, by operation and line of the package. launches: of kernels. waits: of the host for a
-    result. copies: from the host. mixed: operations on tensors of both devices. doubles: results of float64."""
+    result. copies: from the host. mixed: operations on tensors of both devices. doubles: results of float64. requested:
+    for each call of torch's attention the kernels that it may use, or ``varlen``. timed: for each kernel that was."""
 
     launches: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     mixed: Counter[str] = field(default_factory=Counter)
     doubles: Counter[str] = field(default_factory=Counter)
+    requested: list[str] = field(default_factory=list)
+    timed: list[str] = field(default_factory=list)
 
 
 class OnGpu(Tensor):
@@ -109,6 +118,7 @@ class PretendedGpu(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.work = Work()
+        self.seconds = {"flash": 2.0, "cudnn": 1.0}  # that kernels of torch's attention take when they are timed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
@@ -173,9 +183,12 @@ def _current() -> PretendedGpu:
 
 def _find_line() -> str:
     """The innermost line of the package."""
-    for frame in reversed(traceback.extract_stack()):
-        if "/efficient_attn/" in frame.filename and "/helpers/" not in frame.filename:
-            return f"{frame.filename.rpartition('/efficient_attn/')[2]}:{frame.lineno}"
+    frame = sys._getframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if "/efficient_attn/" in path and "/helpers/" not in path:
+            return f"{path.rpartition('/efficient_attn/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
     return "elsewhere"
 
 
@@ -196,7 +209,8 @@ class _Fused(torch.autograd.Function):
         _current().work.launches[f"{call.name} {_find_line()}"] += call.kernels
         ctx.call = call
         ctx.save_for_backward(*tensors)
-        return OnGpu(call.run(*map(get_data, tensors)))
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):  # those of the processor
+            return OnGpu(call.run(*map(get_data, tensors)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -208,15 +222,60 @@ class _Fused(torch.autograd.Function):
         return None, *(None if x is None else OnGpu(x) for x in found)
 
 
+def _attend_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch's varlen_attn by its documentation; causal queries are aligned with the last key of their sequence."""
+    work, ends = _current().work, [get_data(x).tolist() for x in (cu_seq_q, cu_seq_k)]
+    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+    assert {type(max_q), type(max_k)} == {int}
+    assert enable_gqa is (k.shape[1] < q.shape[1])
+    assert all(isinstance(x, OnGpu) and x.stride(-1) == 1 for x in (q, k, v, cu_seq_q, cu_seq_k))
+    assert q.shape[-1] == v.shape[-1]
+    assert q.shape[-1] % 8 == 0
+    work.requested.append("varlen")
+    work.launches["numbers of dropout, which varlen_attn fills with zeros"] += 1
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        outs, group = [q[:0]], q.shape[1] // k.shape[1]
+        for (q_start, q_end), (k_start, k_end) in zip(*map(pairwise, ends), strict=True):
+            assert q_end - q_start <= max_q and k_end - k_start <= max_k  # noqa: PT018
+            if q_end == q_start or k_end == k_start:
+                outs.append(torch.zeros_like(q[q_start:q_end]))
+                continue
+            rows = q[q_start:q_end].transpose(0, 1)
+            keys, values = (x[k_start:k_end].transpose(0, 1).repeat_interleave(group, 0) for x in (k, v))
+            allowed = Mask(causal=window_size == (-1, 0)).dense(rows.shape[1], keys.shape[1])[0]
+            out = softmax_attention(rows[None], keys[None], values[None], allowed, scale=scale)
+            outs.append(out[0].transpose(0, 1))
+        assert len(q) == ends[0][-1] and len(k) == ends[1][-1]  # noqa: PT018
+        return torch.cat(outs)
+
+    return _Fused.apply(FusedCall(run, "varlen attention"), q, k, v)
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[PretendedGpu]:
-    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, flex_attention, and
-    flash-linear-attention's functions."""
+    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, of which it takes
+    whatever kernel is requested, its varlen_attn, flex_attention, and flash-linear-attention's functions."""
     attend = F.scaled_dot_product_attention
 
     def attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, **options: Any) -> Tensor:
         if not isinstance(q, OnGpu):
             return attend(q, k, v, attn_mask=attn_mask, **options)
+        cuda = torch.backends.cuda
+        enabled = [name for name, torchs in SDPA_KERNELS.items() if getattr(cuda, f"{torchs}_sdp_enabled")()]
+        _current().work.requested.append(",".join(enabled))
         if attn_mask is not None and not isinstance(attn_mask, OnGpu):
             _current().work.mixed[f"mask of fused attention {_find_line()}"] += 1
         mask = get_data(attn_mask)
@@ -251,11 +310,27 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
 
         return run_kernel
 
+    def attend_last_queries(q: Tensor, k: Tensor, v: Tensor, *, scale: float, dropout: float) -> Tensor:
+        gpu.work.requested.append("flash")
+        allowed = Mask(causal=True).dense(q.shape[2], k.shape[2])
+        options = {"attn_mask": allowed, "dropout_p": dropout, "scale": scale, "enable_gqa": True}
+        return _Fused.apply(FusedCall(lambda *x: attend(*x, **options), "flash attention"), q, k, v)
+
+    def time_kernel(kernel: str, *_: Any, **__: Any) -> float:
+        gpu.work.timed.append(kernel)
+        return gpu.seconds[kernel]
+
     gpu = PretendedGpu()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
         patch.setattr(F, "scaled_dot_product_attention", attend_fused)
+        patch.setattr(torch_varlen, "varlen_attn", _attend_varlen)
+        patch.setattr(sdpa_kernels, "attend_last_queries", attend_last_queries)
+        patch.setattr(sdpa_kernels, "time_kernel", time_kernel)
+        for name in ("flash", "cudnn", "efficient"):
+            patch.setattr(torch.backends.cuda, f"can_use_{name}_attention", lambda params, debug=False: True)
         patch.setattr(flex_backend, "attend", attend_flex)
         patch.setattr(fla_backend, "why_no_library", lambda: None)
         patch.setattr(fla_backend, "why_no_gate_gradients", lambda: None)

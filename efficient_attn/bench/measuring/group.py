@@ -12,6 +12,7 @@ from ..case import Case
 from ..case_config import Group
 from .conditions import Conditions
 from .jobs import PrepareCases
+from .kernel_choices import add_timed
 from .prepared_case import PreparedCase, make_failure, make_worker_failure
 from .process_memory import measure_process_memory
 from .process_runs import ProcessRuns, TimedCase
@@ -33,6 +34,7 @@ def measure_group(group: Group, cases: Sequence[Case], conditions: Conditions) -
             records[key] = outcome
         elif outcome is not None:
             prepared[key] = outcome
+            add_timed(conditions.choices, outcome.row.threads, outcome.timed)
         while n_yielded < len(cases) and (record := records.get(cases[n_yielded].key)):
             n_yielded += 1
             yield record

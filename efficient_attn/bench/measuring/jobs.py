@@ -73,6 +73,7 @@ class PrepareCases:
                 add_reason(outcome.row, f"it left {len(left)} process{'es' if len(left) > 1 else ''} running: {names}")
             if isinstance(outcome, PreparedCase):
                 outcome.seconds = time.perf_counter() - start
+                outcome.timed = kernel_choices.list_timed()
             send((index, outcome))
             if disturbing or not _answers(case.group.config.device):
                 return

@@ -19,6 +19,7 @@ from ...kernels.linear.scan import SCAN
 from ...kernels.native import building
 from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
+from ...kernels.softmax.sdpa_kernels import ATTENTION
 from ...kernels.sparse.implementation_choice import TILES
 from ..readiness import Finding
 
@@ -48,9 +49,7 @@ def autotune(engine: LocalEngine, threads: Iterable[int | None], sessions: Seque
     machine's. If the worker dies, the tables are empty and rules select the implementations. This process builds C++
     kernels that are missing beforehand, because workers do not."""
     building.build_all()
-    earlier = {
-        count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()
-    }
+    earlier = read_earlier(sessions)
     try:
         measured = dict(engine.run(AutotuneKernels(threads=tuple(dict.fromkeys(threads)))))
     except WorkerDied as death:
@@ -59,10 +58,27 @@ def autotune(engine: LocalEngine, threads: Iterable[int | None], sessions: Seque
     return {count: {**tables, **earlier.get(count, {})} for count, tables in measured.items()}
 
 
+def read_earlier(sessions: Sequence[Mapping[str, Any]]) -> Choices:
+    """The tables of earlier sessions, those of the last one of each number of threads."""
+    return {count: table for session in sessions for count, table in read_choices(session.get("choices", {})).items()}
+
+
 def apply_choices(choices: Choices) -> None:
     """In a worker: use the tables for its number of threads."""
     count = torch.get_num_threads()
     autotuner.use_tables(choices.get(count, {}), count)
+
+
+def list_timed() -> Tables:
+    """In a worker: the timings of kernels that are timed in the first call of a geometry, as on a GPU."""
+    table = autotuner.list_timed(ATTENTION)
+    return {ATTENTION.name: table} if table.timings else {}
+
+
+def add_timed(choices: Choices, threads: int | None, timed: Tables) -> None:
+    """Pass what `list_timed` found in a worker to all later ones, so that they select the same kernels."""
+    if timed and threads is not None:
+        choices[threads] = {**choices.get(threads, {}), **timed}
 
 
 def choices_as_json(choices: Choices) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ...results.rows import OVER_BUDGET, Record, Row, Status
 
 if TYPE_CHECKING:
     from ..case import Case
+    from .kernel_choices import Tables
 
 STAGES = (
     "its inputs were made",
@@ -30,13 +31,15 @@ MIN_EXCESS_SHARE, MIN_EXCESS_BYTES = 0.2, 16 * 2**20  # of memory, beyond which 
 @dataclass
 class PreparedCase:
     """A verified case: its row so far, and the cost of a sample, from which rounds are planned. measures_process:
-    whether its memory is also measured in a new process. seconds: that preparing it took."""
+    whether its memory is also measured in a new process. seconds: that preparing it took. timed: the kernels that its
+    worker has timed, itself and for earlier cases."""
 
     row: Row
     cost: SampleCost
     samples: dict[str, Any] = field(default_factory=dict)
     measures_process: bool = False
     seconds: float = 0.0
+    timed: Tables = field(default_factory=dict)
 
 
 def add_reason(row: Row, reason: str | None) -> None:

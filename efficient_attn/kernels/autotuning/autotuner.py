@@ -3,7 +3,7 @@
 ``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import log2
 from threading import RLock
 
@@ -32,6 +32,37 @@ def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
             CHOICES.clear()
         choice = CHOICES[key] = select_implementation(tunable, key[1], TuningPoint(kind, sizes))
     return choice
+
+
+def choose_timed(
+    tunable: Tunable, point: TuningPoint, time_candidates: Callable[[], Mapping[str, float]] | None
+) -> str:
+    """The candidate for a call of an operation whose points are timed where they first occur. None in place of
+    ``time_candidates`` forbids that, and so does `VARIABLE`: the choice is then that of the nearest timed point."""
+    key = tunable.name, torch.get_num_threads(), point.kind, point.sizes
+    if key in CHOICES:
+        return CHOICES[key]
+    table = _TABLES.get(key[:2], TimingTable())
+    if all(timed != point for timed, _ in table.timings) and not is_off(VARIABLE):
+        if time_candidates is None:
+            return select_implementation(tunable, key[1], point)
+        entry = point, time_candidates()
+        with _LOCK:
+            timings = *_TABLES.get(key[:2], TimingTable()).timings, entry
+            _TABLES[key[:2]] = TimingTable(timings, "measured in first calls")
+    return choose(tunable, point.kind, *point.sizes)
+
+
+def record(tunable: Tunable, point: TuningPoint, implementation: str) -> None:
+    """Count an implementation that was selected by rule among the choices."""
+    if len(CHOICES) >= MAX_CHOICES:
+        CHOICES.clear()
+    CHOICES[tunable.name, torch.get_num_threads(), point.kind, point.sizes] = implementation
+
+
+def list_timed(tunable: Tunable) -> TimingTable:
+    """The timings of an operation that this process uses, with its present number of threads."""
+    return _TABLES.get((tunable.name, torch.get_num_threads()), TimingTable())
 
 
 def select_implementation(tunable: Tunable, threads: int, point: TuningPoint) -> str:

@@ -7,6 +7,7 @@ autograd sums: twice the keys repeated for each head. Here the backward pass pro
 Later versions of that kernel support groups, one key-value head in each thread, which is used if it keeps all busy.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import Tensor
 from ..custom_ops import in_functorch_transform
 from ..derivatives import wants_gradient
 from ..half_precision import HALF_DTYPES, fused_dtype
-from . import merge
+from . import merge, sdpa_kernels
 from .merge import FusedInputs, FusedOptions
+from .sdpa_kernels import IMPLEMENTATIONS, use_kernel
 from .softmax_kernel import SavedSoftmax, SoftmaxKernel, cut_range
 
 MIN_FLATTENED_ELEMENTS = 2**18  # numbers of queries and keys from which on a copy costs more than a few views
@@ -50,17 +52,22 @@ def call_torch(
     scale: float,
     dropout: float,
     groups: bool = False,
+    kernel: str | None = None,
 ) -> Tensor:
     """scaled_dot_product_attention, with zeros in rows without keys also on GPUs, where cuDNN's kernel gives them other
-    values, and NaN as gradients: there they attend to all keys, and are left out. groups: k has fewer heads than q."""
+    values, and NaN as gradients: there they attend to all keys, and are left out. groups: k has fewer heads than q.
+    kernel: that torch must use; causal queries of flash attention are then aligned with the last of more keys."""
     has_keys = None
     if allowed is not None and q.device.type == "cuda":
         has_keys = allowed.any(-1, keepdim=True)
         allowed = allowed | ~has_keys
     options: dict[str, Any] = {"attn_mask": allowed, "dropout_p": dropout, "is_causal": causal, "scale": scale}
+    if kernel in IMPLEMENTATIONS and causal and q.shape[2] < k.shape[2]:
+        return sdpa_kernels.attend_last_queries(q, k, v, scale=scale, dropout=dropout)
     if groups:
         options["enable_gqa"] = True
-    out = F.scaled_dot_product_attention(q, k, v, **options)
+    with nullcontext() if kernel is None else use_kernel(kernel):
+        out = F.scaled_dot_product_attention(q, k, v, **options)
     return out if has_keys is None else out.masked_fill(~has_keys, 0)
 
 

@@ -15,7 +15,7 @@ MAX_EXPANDED_ELEMENTS = 2**22  # numbers of keys and values at a time: those of 
 
 
 def attend_absorbed(
-    q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, native: bool = False
+    q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask, *, backend: str = "sdpa"
 ) -> Tensor:
     """q . (W c) = (W^T q) . c and sum_j p_j (W c_j) = W sum_j p_j c_j: all heads attend to the one latent."""
     _, width, latent = w_uk.shape
@@ -23,7 +23,7 @@ def attend_absorbed(
     # `attend` divides by the root of its own width
     rows = torch.cat([matmul(content, w_uk), rotary], -1) * (latents.shape[-1] / q.shape[-1]) ** 0.5
     # whole rows as values: cutting the rotary columns off the output costs less than non-contiguous rows
-    return matmul(attend(rows, latents, latents, mask, native=native)[..., :latent], w_uv.mT)
+    return matmul(attend(rows, latents, latents, mask, backend=backend)[..., :latent], w_uv.mT)
 
 
 def attend_expanded(q: Tensor, latents: Tensor, w_uk: Tensor, w_uv: Tensor, mask: Mask) -> Tensor:

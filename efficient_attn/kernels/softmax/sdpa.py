@@ -1,6 +1,7 @@
 """Exact softmax attention through torch's fused kernels, without expanding heads or building an N x M mask."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +9,11 @@ from torch import Tensor
 
 from ...contract.mask import Mask
 from ...errors import UnsupportedError
+from ..autotuning import autotuner
 from ..derivatives import wants_gradient
 from ..step_sizes import ON_GPU
-from . import decode, fused
+from . import decode, fused, sdpa_kernels, varlen
+from .sdpa_kernels import find_kernel, fold_groups
 
 MASK_ROWS = 256  # query rows that share one explicit mask; a mask then has 256 x M entries, whatever N is; more on GPUs
 
@@ -22,27 +25,49 @@ def attend(
     mask: Mask,
     *,
     scale: float | None = None,
-    native: bool = False,
+    backend: str = "sdpa",
     dropout: float = 0.0,
 ) -> Tensor:
     """softmax(scale q k^T) v with a mask. q ``[B, H, N, D]``, k, v ``[B, Hkv, M, D or E]``, M >= 1. scale: 1/sqrt(D)
-    unless given. native: for a few queries that see the same keys, use the C++ kernel instead of torch's; without
-    dropout only. dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU."""
-    if native and dropout:
+    unless given. backend: a kernel of `sdpa_kernels`, or ``varlen``, which raise `UnsupportedError` where they cannot
+    serve; ``cpp``, for a few queries that see the same keys the C++ kernel instead of torch's, without dropout only.
+    dropout: torch's ``dropout_p``, for which torch stores all weights on the CPU."""
+    if backend == "cpp" and dropout:
         raise UnsupportedError("the C++ kernel does not support dropout")
+    if backend == "varlen" or (backend == "sdpa" and varlen.is_default(q, k, v, mask, dropout)):
+        return _attend_lengths(q, k, v, mask, q.shape[3] ** -0.5 if scale is None else scale, dropout)
     n, m, start = q.shape[2], k.shape[2], mask.start(q.shape[2], k.shape[2])
     valid = mask.key_valid(m)
     causal = mask.causal and start < m - 1  # a first query aligned with the last key sees all of them
-    if valid is None and (not causal or start == 0):
-        return attend_fused(q, k, v, scale=scale, causal=causal, native=native, dropout=dropout)
+    run = partial(attend_fused, scale=scale, backend=backend, dropout=dropout)
+    if valid is None and causal and q.device.type == "cuda" and 0 < start + n < m:  # later keys are never seen
+        k, v, m = k[:, :, : start + n], v[:, :, : start + n], start + n
     if not causal:
-        allowed = None if valid is None else valid[:, None, None]
-        return attend_fused(q, k, v, allowed=allowed, scale=scale, native=native, dropout=dropout)
-    parts = [q.new_zeros(*q.shape[:2], min(-start, n), v.shape[-1])] if start < 0 else []
+        return run(q, k, v, allowed=None if valid is None else valid[:, None, None])
+    takes_last = valid is None and sdpa_kernels.takes_last_queries(backend, q, k, v, dropout)
+    if valid is None and start == 0 and (n <= m or not takes_last):
+        return run(q, k, v, causal=True)
+    first, end = min(max(0, -start), n), min(m - start, n)  # of the queries that do not all see the same keys
+    parts = [q.new_zeros(*q.shape[:2], first, v.shape[-1])] if first else []
+    if takes_last:
+        if first < end:
+            parts.append(run(q[:, :, first:end], k[:, :, : start + end], v[:, :, : start + end], causal=True))
+        if end < n:
+            parts.append(run(q[:, :, end:], k, v))
+        return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
     for rows, last, allowed in cut_causal_rows(n, m, start, valid, q.device, q.shape[1] // k.shape[1]):
-        row_keys, row_values = k[:, :, :last], v[:, :, :last]
-        parts.append(attend_fused(q[:, :, rows], row_keys, row_values, allowed=allowed, scale=scale, dropout=dropout))
+        parts.append(run(q[:, :, rows], k[:, :, :last], v[:, :, :last], allowed=allowed))
     return torch.cat(parts, dim=2)
+
+
+def _attend_lengths(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout: float) -> Tensor:
+    """`attend` through torch's varlen_attn."""
+    if reason := varlen.why_not(q, k, v, mask, dropout):
+        raise UnsupportedError(f"backend 'varlen' cannot compute this call: {reason}")
+    if not torch.compiler.is_compiling():
+        point = sdpa_kernels.describe_call(q, k, causal=mask.causal, trains=wants_gradient(q, k, v))
+        autotuner.record(sdpa_kernels.ATTENTION, point, "varlen")
+    return varlen.attend(*pad_widths(q, k, v), mask, scale=scale)[..., : v.shape[-1]]
 
 
 def cut_causal_rows(
@@ -69,26 +94,34 @@ def attend_fused(
     allowed: Tensor | None = None,
     scale: float | None = None,
     causal: bool = False,
-    native: bool = False,
+    backend: str = "sdpa",
     dropout: float = 0.0,
 ) -> Tensor:
     """One call of torch's fused kernel on its fast path: equal widths, and groups folded instead of expanded. allowed:
-    bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i (both from zero). The rest: see `attend`."""
+    bool, ``[1 or B, 1, 1 or N, M]``. causal: query i sees keys up to i, both counted from zero; where
+    `takes_last_queries` from the last. The rest: see `attend`."""
     batch, kv_heads, width, value_width = q.shape[0], k.shape[1], q.shape[3], v.shape[3]
     factor = width**-0.5 if scale is None else scale
-    if native and not causal and (allowed is None or allowed.shape[2] == 1):
+    if backend == "cpp" and not causal and (allowed is None or allowed.shape[2] == 1):
         rows = q.reshape(batch, kv_heads, -1, width)
         if decode.cpp_supports(rows, k, v):
             valid = None if allowed is None else allowed[:, 0, 0].expand(batch, -1)
             return decode.attend_in_one_pass(rows, k, v, factor, valid).reshape(*q.shape[:3], value_width)
     q, k, v = pad_widths(q, k, v)
     few_rows_out = None
-    if (allowed is None or allowed.shape[2] == 1) and not causal and not dropout:
+    kernel = None
+    if backend in sdpa_kernels.KERNELS or q.device.type == "cuda":
+        kernel = find_kernel(backend, q, k, v, allowed, causal=causal, dropout=dropout, scale=factor)
+    if kernel is None and (allowed is None or allowed.shape[2] == 1) and not causal and not dropout:
         rows = q.reshape(batch, kv_heads, -1, q.shape[-1])
         valid = None if allowed is None else allowed[:, 0, 0].expand(batch, -1)
         few_rows_out = decode.attend_few(rows, k, v, factor, valid)
     if few_rows_out is not None:
         out = few_rows_out.reshape(q.shape)
+    elif kernel is not None:
+        rows = fold_groups(q, k, allowed, causal)
+        options = {"causal": causal, "scale": factor, "dropout": dropout, "groups": kv_heads < rows.shape[1]}
+        out = fused.call_torch(rows, k, v, allowed, **options, kernel=kernel).reshape(q.shape)
     elif kv_heads == q.shape[1]:
         out = fused.attend(q, k, v, allowed=allowed, causal=causal, scale=factor, dropout=dropout)
     elif not causal and (allowed is None or allowed.shape[2] == 1):

@@ -7,10 +7,9 @@ from ...contract.decode_state import KVCache
 from ...errors import UnsupportedError, UsageError
 from ...kernels.dense import attend_with_scores, expand_heads, widen
 from ...kernels.softmax.sdpa import attend
-from .softmax_attention import SoftmaxAttention
+from .softmax_attention import WITHOUT_DROPOUT, WITHOUT_PADDING, SoftmaxAttention, make_traits
 
-# created once, because every call reads them
-SCORED_TRAITS, SCORED_TRAITS_WITHOUT_DROPOUT = (Traits(dropout=dropout) for dropout in (True, False))
+SCORED_TRAITS_WITHOUT_DROPOUT = make_traits(exact=False, dropout=False, padding=True)
 
 
 class ScoredAttention(SoftmaxAttention):
@@ -22,7 +21,8 @@ class ScoredAttention(SoftmaxAttention):
 
     @property
     def traits(self) -> Traits:
-        return SCORED_TRAITS_WITHOUT_DROPOUT if self.backend == "cpp" else SCORED_TRAITS
+        has_dropout, pads = self.backend not in WITHOUT_DROPOUT, self.backend not in WITHOUT_PADDING
+        return make_traits(exact=False, dropout=has_dropout, padding=pads)
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """The scores ``[B, H, N, M]`` of ``q [B, H, N, D]`` and ``k [B, H, M, D]``, by definition."""
@@ -41,13 +41,18 @@ class ScoredAttention(SoftmaxAttention):
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
         return attend_with_scores(self.score(widen(q), keys), values, allowed, dropout=self.dropping).to(q.dtype)
 
+    def transforms(self) -> bool:
+        cls, base = type(self), ScoredAttention
+        functions = cls.compute, cls.attend_transformed, cls.transform_queries, cls.transform_keys
+        return functions != (base.compute, base.attend_transformed, base.transform_queries, base.transform_keys)
+
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         return self.attend_transformed(q, self.transform_keys(k), v, mask)
 
     def attend_transformed(self, q: Tensor, keys: Tensor, v: Tensor, mask: Mask) -> Tensor:
         """Attend from original queries to transformed keys, in the dtype of the keys."""
-        rows, native = self.transform_queries(q).to(keys.dtype), self.backend == "cpp"
-        out = attend(rows, keys, v.to(keys.dtype), mask, scale=1.0, native=native, dropout=self.dropping)
+        rows = self.transform_queries(q).to(keys.dtype)
+        out = attend(rows, keys, v.to(keys.dtype), mask, scale=1.0, backend=self.backend, dropout=self.dropping)
         return out.to(q.dtype)
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
@@ -55,7 +60,7 @@ class ScoredAttention(SoftmaxAttention):
         return super().workspace_bytes(shape, itemsize, causal=causal, training=training) + transformed_bytes
 
     def why_no_starts(self) -> str | None:
-        return None
+        return super().why_no_starts()  # its own steps support them too
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         if self.backend == "dense":

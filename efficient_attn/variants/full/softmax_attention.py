@@ -1,6 +1,7 @@
 """Exact softmax attention over all keys, and its decoding from a cache."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -10,12 +11,19 @@ from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_
 from ...contract.decode_state import KVCache, preallocate
 from ...kernels.dense import softmax_attention
 from ...kernels.native.building import why_no_native
+from ...kernels.softmax import sdpa_kernels, varlen
 from ...kernels.softmax.sdpa import attend
 from ...patterns.pair_counts import count_possible_pairs
 
-# created once, because every call reads them
-TRAITS_WITH_DROPOUT, TRAITS_WITHOUT_DROPOUT = (Traits(exact=True, dropout=dropout) for dropout in (True, False))
+ON_GPU = (*sdpa_kernels.KERNELS, "varlen")
+WITHOUT_DROPOUT, WITHOUT_PADDING = ("cpp", "varlen", "flash3", "flash4"), tuple(sdpa_kernels.IMPLEMENTATIONS)
 FUSED_TRAINING_WORKSPACE = 4.5  # in multiples of the output's size: torch's kernel stores no more than necessary
+
+
+@cache
+def make_traits(*, exact: bool, dropout: bool, padding: bool) -> Traits:
+    """Traits, created once, because every call reads them."""
+    return Traits(exact=exact, dropout=dropout, padding=padding)
 
 
 class SoftmaxAttention(Attention):
@@ -25,38 +33,66 @@ class SoftmaxAttention(Attention):
         out = einsum("bhnm,bhme->bhne", w, v)
 
     Backends: ``sdpa``, torch's fused kernels, in decode steps over long caches the fastest of several kernels (see
-    `kernels.softmax.decode`); ``cpp``, the same with all decode steps in one pass of C++, for the CPU without dropout,
-    built if it is not there.
+    `kernels.softmax.decode`), on a GPU in half precision flash attention or cuDNN's kernel, whichever was faster, and
+    ``varlen`` with padding or packed sequences; `what_runs` tells which. ``cpp``, the same with all decode steps in one
+    pass of C++, for the CPU without dropout, built if it is not there. For a GPU only, torch's kernels by name, which
+    refuse what they cannot compute: ``flash``, ``cudnn``, ``efficient`` and ``math``; ``flash3`` and ``flash4`` where
+    torch has activated FlashAttention 3 or 4; ``varlen``, torch's varlen_attn.
     """
 
-    backends = ("sdpa", "cpp", "dense")
-    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu"}
+    backends = ("sdpa", *ON_GPU, "cpp", "dense")
+    only_on: ClassVar[Mapping[str, str]] = {"cpp": "cpu", **dict.fromkeys(ON_GPU, "cuda")}
 
     def why_not(self, backend: str) -> str | None:
-        return why_no_native("decode") if backend == "cpp" else None
+        if backend == "varlen":
+            return varlen.why_absent()
+        return why_no_native("decode") if backend == "cpp" else sdpa_kernels.why_not_active(backend)
 
     @property
     def traits(self) -> Traits:
         cls, base = type(self), SoftmaxAttention
         inherits_dropout = cls.compute is base.compute and cls.oracle is base.oracle
-        return TRAITS_WITH_DROPOUT if inherits_dropout and self.backend != "cpp" else TRAITS_WITHOUT_DROPOUT
+        has_dropout = inherits_dropout and self.backend not in WITHOUT_DROPOUT
+        return make_traits(exact=True, dropout=has_dropout, padding=self.backend not in WITHOUT_PADDING)
 
     @property
     def growth(self) -> Growth:
-        return Growth("O(N^2)", "O(N)", count_possible_pairs)
+        return Growth("O(N^2)", "O(N^2)" if self.backend == "math" else "O(N)", count_possible_pairs)
 
     def oracle(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
         allowed = mask.dense(q.shape[2], k.shape[2], device=q.device)
         return softmax_attention(q, k, v, allowed, dropout=self.dropping)
 
     def compute(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> Tensor:
-        return attend(q, k, v, mask, native=self.backend == "cpp", dropout=self.dropping)
+        return attend(q, k, v, mask, backend=self.backend, dropout=self.dropping)
+
+    def transforms(self) -> bool:
+        """Whether queries or keys are changed before the kernel, so that padding has to be blanked."""
+        return type(self).compute is not SoftmaxAttention.compute
+
+    def masks_itself(self, q: Tensor, k: Tensor, v: Values, mask: Mask) -> bool:
+        n, m = q.shape[2], k.shape[2]
+        # queries that are padding are left out only where causality ends before them
+        reads_queries = mask.query_lengths is not None and not (
+            mask.causal and mask.query_lengths is mask.key_lengths and n == m and mask.start(n, m) == 0
+        )
+        if self.backend not in ("sdpa", "varlen") or self.transforms() or reads_queries:
+            return False
+        return varlen.is_default(q, k, require_values(v), mask, self.dropping)
+
+    def what_runs(
+        self, shape: Shape, *, causal: bool, dtype: torch.dtype, device: torch.device, gradient: bool
+    ) -> tuple[str, int | None]:
+        backend, pairs = super().what_runs(shape, causal=causal, dtype=dtype, device=device, gradient=gradient)
+        kernels = sdpa_kernels.list_used(shape) if backend == "sdpa" and device.type == "cuda" else []
+        return ",".join(kernels) or backend, pairs
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:
         size = super().workspace_bytes(shape, itemsize, causal=causal, training=training)
-        if training and self.backend == "sdpa":
+        is_fused = self.backend not in ("cpp", "dense", "math")
+        if training and is_fused:
             size = int(FUSED_TRAINING_WORKSPACE * shape.batch * shape.heads * shape.n * shape.value_dim * itemsize)
-        if self.backend != "sdpa" or shape.head_dim == shape.value_dim:
+        if not is_fused or shape.head_dim == shape.value_dim:
             return size
         # the kernel's tensors have one width: keys and queries, or values and outputs, are copied into wider ones
         padded = max(shape.head_dim, shape.value_dim)
@@ -70,7 +106,7 @@ class SoftmaxAttention(Attention):
         return preallocate(KVCache(max_len), self.dims.cache_sizes(batch, self.kv_heads), dtype, device)
 
     def why_no_starts(self) -> str | None:
-        return None
+        return "varlen takes lengths of rows only" if self.backend == "varlen" else None
 
     def advance(self, q: Tensor, k: Tensor, v: Tensor, state: KVCache, **inputs: Tensor) -> tuple[Tensor, KVCache]:
         state = state.append(k, v)

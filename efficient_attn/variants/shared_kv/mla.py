@@ -99,7 +99,7 @@ class MultiHeadLatent(Attention):
     def compute(self, q: Tensor, k: Tensor, v: Values, mask: Mask, **inputs: Tensor) -> Tensor:
         arguments = q, k, self.w_uk.to(q.dtype), self.w_uv.to(q.dtype), mask
         if self._choose_implementation(q.shape[2], k.shape[2], mask.causal) == "absorbed":
-            return latent.attend_absorbed(*arguments, native=self.backend == "cpp")
+            return latent.attend_absorbed(*arguments, backend="cpp" if self.backend == "cpp" else "sdpa")
         return latent.attend_expanded(*arguments)
 
     def _choose_implementation(self, n: int, m: int, causal: bool) -> Literal["absorbed", "expanded"]:

@@ -120,8 +120,8 @@ class TestCreate:
         with pytest.raises(ea.UsageError, match="backend is given twice, as 'dense' and 'sdpa'"):
             ea.create("full:backend=dense", backend="sdpa")
         assert ea.create("full:backend=dense", backend="dense").backend == "dense"
-        with pytest.raises(ea.UnsupportedError, match=r"full has no backend 'flash'|no backend 'flash'"):
-            ea.create("full", backend="flash")
+        with pytest.raises(ea.UnsupportedError, match=r"full has no backend 'fast'|no backend 'fast'"):
+            ea.create("full", backend="fast")
         anywhere = ea.SparseAttention(Where(lambda i, j: i == j))
         with pytest.raises(ea.UnsupportedError, match="'parts' is not available: a fact of the pattern does not"):
             anywhere.backend = "parts"
@@ -194,7 +194,8 @@ class TestInfo:
             "gqa:kv_heads=2",
             {"kv_heads": 2},
         )
-        assert info.backends == ("sdpa", "cpp", "dense")
+        assert info.backends[:2] == ("sdpa", "flash")
+        assert info.backends[-2:] == ("cpp", "dense")
         assert info.traits.exact
         assert info.parameters == 0
         assert info.source.endswith("gqa.py")

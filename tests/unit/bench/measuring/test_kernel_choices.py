@@ -17,6 +17,7 @@ from efficient_attn.engines.local import LocalEngine
 from efficient_attn.kernels.autotuning import autotuner
 from efficient_attn.kernels.autotuning.candidates import TimingTable, TuningPoint
 from efficient_attn.kernels.products import PRODUCTS
+from efficient_attn.kernels.softmax.sdpa_kernels import ATTENTION
 
 TABLE = TimingTable(((TuningPoint("rows", (1, 2, 3, 4)), {"by_head": 1.0, "batched": 2.0}),), "timed", 0.5)
 
@@ -71,3 +72,26 @@ def test_the_doctor_reports_the_source_of_choices(tmp_path: Path, monkeypatch: p
     assert f"timed at {len(TUNABLES)} points in" in kept.message
     autotuner.use_tables({"products": TimingTable(TABLE.timings, "measured now, not stored: no room", 0.5)}, 1)
     assert "not stored: no room" in kernel_choices.check_choices(1).message
+
+
+def test_kernels_that_a_worker_times_in_a_first_call_are_those_of_later_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(autotuner.VARIABLE, raising=False)
+    threads, point, choices = torch.get_num_threads(), TuningPoint("bfloat16", (2, 4, 4, 64, 64, 16)), {}
+    kernel_choices.add_timed(choices, threads, kernel_choices.list_timed())
+    assert choices == {}  # nothing was timed
+    autotuner.choose_timed(ATTENTION, point, lambda: {"flash": 2.0, "cudnn": 1.0})
+    kernel_choices.add_timed(choices, threads, kernel_choices.list_timed())
+    stored = json.loads(json.dumps(kernel_choices.choices_as_json(choices)))
+    autotuner._TABLES.clear()
+    autotuner.clear_choices()
+    kernel_choices.apply_choices(kernel_choices.read_earlier([{}, {"choices": stored}]))
+
+    def time_again() -> dict[str, float]:
+        raise AssertionError("timed again")
+
+    assert autotuner.choose_timed(ATTENTION, point, time_again) == "cudnn"
+    other = TuningPoint("bfloat16", (2, 4, 4, 128, 64, 16))
+    assert autotuner.choose_timed(ATTENTION, other, lambda: {"flash": 1.0, "cudnn": 2.0}) == "flash"
+    assert len(kernel_choices.list_timed()["attention"].timings) == 2

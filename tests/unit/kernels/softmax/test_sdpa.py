@@ -136,7 +136,7 @@ def test_dropout_zeroes_or_doubles_weights_on_every_path(
 
 def test_native_code_does_not_support_dropout() -> None:
     with pytest.raises(UnsupportedError, match="does not support dropout"):
-        sdpa.attend(*tensors(1, 9), Mask(), native=True, dropout=0.5)
+        sdpa.attend(*tensors(1, 9), Mask(), backend="cpp", dropout=0.5)
 
 
 # -- grouped heads with a mask for each row ----------------------------------------------------------------------------

@@ -58,8 +58,9 @@ def reference(attn: Any, score: Score, q: Tensor, k: Tensor, v: Tensor, causal: 
 @pytest.mark.parametrize("causal", [False, True])
 def test_outputs_of_all_backends_equal_the_formula(spec: str, causal: bool) -> None:
     q, k, v = draw(4, 7)
+    others = ea.SoftmaxAttention.only_on  # C++ may not be built, and kernels of GPUs
     for backend in ea.info(spec.partition(":")[0]).backends:
-        if backend == "cpp":
+        if backend in others:
             continue
         attn = make(spec, backend)
         want = reference(attn, SCORES[spec], q, k, v, causal)
