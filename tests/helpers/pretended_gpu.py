@@ -21,6 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from efficient_attn.contract import Mask
+from efficient_attn.feature_maps import FeatureMap
+from efficient_attn.kernels.gated import recurrence
+from efficient_attn.kernels.linear import sums
+from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
+from efficient_attn.kernels.native import triton_step
 from efficient_attn.kernels.sparse import flex_backend
 from efficient_attn.patterns import Pattern
 from efficient_attn.variants.sparse.sparse_attention import attend_pattern
@@ -197,9 +202,37 @@ class _Fused(torch.autograd.Function):
         return None, None, *map(OnGpu, found)
 
 
+def _step_sums(
+    phi: FeatureMap | None, q: Tensor, keys: KeyInputs, past: Any, *, divisor: Any, decays: bool, dtype: torch.dtype
+) -> Any:
+    """`triton_step.step_sums` as one kernel, with the results of the step in torch."""
+    _current().work.launches[f"Triton {_find_line()}"] += 1
+    totals: list[Tensor] = []
+
+    def store_totals(total: Tensor) -> Tensor:
+        totals.append(total)
+        return torch.ones_like(total)
+
+    config = LinearConfig(phi or FeatureMap(lambda x: x), divisor, decays)
+    if divisor not in (None, replace_zero_by_one):
+        config = LinearConfig(config.phi, store_totals, decays)
+    here = KeyInputs(*map(get_data, keys))
+    out, (_, _, reference) = sums.step(config, get_data(q).float(), here, sums.Sums(*map(get_data, past)))
+    results = (out, totals[0], reference) if totals else (out.to(dtype), None, reference)
+    return tuple(None if x is None else OnGpu(x) for x in results)
+
+
+def _step_state(*tensors: Tensor | None) -> Tensor:
+    """`triton_step.step_state`, as `_step_sums`."""
+    _current().work.launches[f"Triton {_find_line()}"] += 1
+    *inputs, state = map(get_data, tensors)
+    return OnGpu(recurrence.step(recurrence.Inputs(*inputs), state)[0])
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[PretendedGpu]:
-    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, and flex_attention."""
+    """A pretended GPU. Fused kernels are intercepted where they are called: torch's attention, flex_attention, and
+    decode steps in Triton."""
     attend = F.scaled_dot_product_attention
 
     def attend_fused(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, **options: Any) -> Tensor:
@@ -228,6 +261,11 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(F, "scaled_dot_product_attention", attend_fused)
         patch.setattr(flex_backend, "attend", attend_flex)
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        patch.setattr(triton_step, "have_numbers", lambda *tensors: True)
+        patch.setattr(triton_step, "why_no_triton", lambda device: None)
+        patch.setattr(triton_step, "step_sums", _step_sums)
+        patch.setattr(triton_step, "step_state", _step_state)
         _active.append(gpu)
         try:
             with gpu:

@@ -96,7 +96,11 @@ def _step_in_triton(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums
     """`step` in one kernel, and what features need that it does not make."""
     rows, phi = q, config.phi
     if phi not in triton_step.MAPS:
-        rows, (y, a), phi = config.queries(q, FIRST_POSITION)[0], config.keys(keys.k, FIRST_POSITION, None, keys.logs), None
+        rows, (y, a), phi = (
+            config.queries(q, FIRST_POSITION)[0],
+            config.keys(keys.k, FIRST_POSITION, None, keys.logs),
+            None,
+        )
         keys = KeyInputs(y, keys.v, None, a)
     options: dict[str, Any] = {"divisor": config.divisor, "decays": config.decays, "dtype": q.dtype}
     out, total, reference = triton_step.step_sums(phi, rows, keys, past, **options)

@@ -2,7 +2,9 @@
 
 Inputs are contiguous and have a single position: q ``[Bh, G, 1, D]``, k ``[Bh, 1, D]``, v ``[Bh, 1, E]``. No other
 program touches the same numbers of a state, but threads of a program may hold copies of one number. Barriers make all
-of them read it before one writes. Indices of a head are 64 bits wide, because states may have more than 2^31 numbers.
+of them read it before one writes. Indices of a head are 64 bits wide, because states may have more than 2^31 numbers. A
+kernel is compiled for each set of constants, and for sizes that are 1 or multiples of 16, but not again for inputs at
+other addresses.
 """
 
 # pyright: reportMissingImports=false
@@ -24,7 +26,7 @@ def _make_features(x, scale, MAP: tl.constexpr):
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["q", "k", "v", "logs"])
 def step_sums(
     q,
     k,
@@ -106,7 +108,7 @@ def step_sums(
     tl.store(out + (head * group + rows)[:, None] * columns + e[None, :], top, mask=is_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["q", "k", "v", "log_decay", "beta"])
 def step_state(
     q,
     k,

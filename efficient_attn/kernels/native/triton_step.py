@@ -39,21 +39,21 @@ def is_chosen(state: Tensor, max_rows: int, q: Tensor, *others: Tensor | None) -
     supported = supported and state.shape[1] <= max_rows and state.shape[2] <= MAX_WIDTH and q.shape[1] <= MAX_GROUP
     supported = supported and all(x.dtype in DTYPES and x.device == state.device for x in inputs)
     supported = supported and (torch.is_inference_mode_enabled() or not state.is_inference())  # torch refuses the write
-    if not supported or autotuner.is_off(VARIABLE) or why_no_triton(state.device):
-        return False
-    return not torch.cuda.is_current_stream_capturing()
+    return supported and not why_no_triton(state.device) and not torch.cuda.is_current_stream_capturing()
 
 
 @cache
 def why_no_triton(device: torch.device) -> str | None:
-    """Why Triton cannot run on a GPU; None if it can. The first call compiles and runs a step."""
+    """Why Triton does not run on a GPU; None if it does. The first call compiles and runs a step."""
+    if autotuner.is_off(VARIABLE):
+        return f"{VARIABLE} is off"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return f"Triton needs a GPU of compute capability {'.'.join(map(str, MIN_CAPABILITY))} or newer"
-    one = torch.ones(1, 1, 1, device=device)
+    number = torch.ones(1, 1, 1, device=device)
     try:
-        step_state(one[None], one, one, None, None, one.clone())
+        step_state(number[None], number, number, None, None, number.clone())
     except Exception as error:  # of many kinds: no C compiler, no driver, or a version of Triton without this GPU
         return f"Triton cannot run its kernels: {' '.join(f'{type(error).__name__}: {error}'.split())}"
     return None
@@ -103,9 +103,7 @@ def step_sums(
     return out, totals, next_reference
 
 
-def step_state(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, state: Tensor
-) -> Tensor:
+def step_state(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, state: Tensor) -> Tensor:
     """The rows ``[Bh, G, 1, E]`` of a step of a recurrence, whose state ``[Bh, D, E]`` is updated. log_decay ``[Bh, 1,
     1 or D]``, beta ``[Bh, 1]``."""
     heads, width, columns = state.shape

@@ -71,3 +71,12 @@ def test_the_doctor_reports_the_source_of_choices(tmp_path: Path, monkeypatch: p
     assert f"timed at {len(TUNABLES)} points in" in kept.message
     autotuner.use_tables({"products": TimingTable(TABLE.timings, "measured now, not stored: no room", 0.5)}, 1)
     assert "not stored: no room" in kernel_choices.check_choices(1).message
+
+
+@pytest.mark.parametrize("reason", [None, "triton is not installed"])
+def test_doctor_reports_whether_triton_runs(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(kernel_choices, "why_no_triton", lambda device: reason)
+    finding = kernel_choices.check_triton()
+    assert finding.level == ("note" if reason else "ok")
+    assert (reason or "decode steps in Triton") in finding.message
