@@ -7,7 +7,8 @@ kernel is compiled for each set of constants, and for sizes that are 1 or multip
 other addresses.
 """
 
-# pyright: reportMissingImports=false
+# variables are bound in branches of constants, of which the compiler of Triton keeps one
+# pyright: reportMissingImports=false, reportPossiblyUnboundVariable=false, reportOperatorIssue=false
 import triton
 import triton.language as tl
 

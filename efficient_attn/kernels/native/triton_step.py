@@ -79,13 +79,13 @@ def step_sums(
     heads, features, columns = kv.shape
     divides, logs = divisor is replace_zero_by_one, keys.logs
     totals = None if divisor is None or divides else kv.new_empty(*q.shape[:3], 1)
-    out = kv.new_empty(*q.shape[:3], columns, dtype=torch.float32 if divisor and not divides else dtype)
-    weighted = logs is not None and reference is not None
-    next_reference = torch.empty_like(reference) if weighted else reference
-    block_e = _round_up(columns, MAX_WIDTH if divisor else MAX_BLOCK)
+    out = kv.new_empty(*q.shape[:3], columns, dtype=dtype if totals is None else torch.float32)
+    next_reference, strides, weighted = reference, (0, 0), False
+    if logs is not None and reference is not None:
+        next_reference, strides, weighted = reference.new_empty(heads), (logs.stride(0), reference.stride(0)), True
+    block_e = _round_up(columns, MAX_BLOCK if divisor is None else MAX_WIDTH)
     block_f = _round_up(features, min(MAX_BLOCK, TILE // block_e))
     tensors = *(x.contiguous() for x in (q, keys.k, keys.v)), logs, kv, z, reference, next_reference, out, totals
-    strides = (logs.stride(0), reference.stride(0)) if weighted else (0, 0)
     _launch(
         "step_sums",
         (heads, -(-columns // block_e)),
