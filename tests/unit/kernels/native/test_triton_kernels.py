@@ -44,7 +44,8 @@ SIZES = st.tuples(st.integers(1, 3), st.sampled_from([1, 2, 3, 5]), WIDTHS, WIDT
 def _assert_near(got: Tensor, exact: Tensor, size: Tensor, tolerance: float) -> None:
     """size: the result with absolute values, whose rounding the result has where it cancels."""
     error = (got.double() - exact).abs()
-    assert bool((error <= tolerance * size + 1e-30).all()), float((error / (size + 1e-30)).max())
+    smallest = torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps  # numbers below it are zero
+    assert bool((error <= tolerance * size + smallest).all()), float((error / (size + smallest)).max())
 
 
 class _Exact:
