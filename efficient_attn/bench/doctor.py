@@ -23,7 +23,7 @@ from . import readiness
 from .case_config import CaseConfig, Group, Sampling
 from .measuring.conditions import Conditions
 from .measuring.group import measure_group
-from .measuring.kernel_choices import check_choices, check_native
+from .measuring.kernel_choices import check_choices, check_native, check_triton
 from .measuring.preparation import prepare_case
 from .measuring.workload import Workload
 from .planning.case_factory import make_case
@@ -46,7 +46,7 @@ def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "
         findings.append(_check_gpu())
     if device == "cpu" or torch.cuda.is_available():
         findings += [_check_memory_counter(device), *_check_roofline(device, count)]
-        findings += [check_native(), check_choices(count)] if device == "cpu" else []
+        findings += [check_native(), check_choices(count)] if device == "cpu" else [check_triton()]
         findings.append(_check_noise(device, threads, quick))
     return Diagnosis(tuple(findings))
 

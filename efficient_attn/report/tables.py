@@ -120,12 +120,16 @@ def show_label(label: str, *, is_baseline: bool = False) -> ReportCell:
 
 
 def describe_backend(row: dict[str, Any]) -> str:
-    """The backend of a row and the operations that C++ computed in it; a dash if unknown."""
+    """The backend of a row and the operations that C++ or Triton computed in it; a dash if unknown."""
     if not units.is_present(row["backend_used"]):
         return units.EMPTY
     choices = row["choices"].split() if units.is_present(row["choices"]) else []
-    native = [name for name, _, chosen in (choice.partition("=") for choice in choices) if "cpp" in chosen.split(",")]
-    return f"{row['backend_used']}, {formatting.join_words(native)} in C++" if native else row["backend_used"]
+    parts = [row["backend_used"]]
+    for implementation, language in (("cpp", "C++"), ("triton", "Triton")):
+        pairs = (choice.partition("=") for choice in choices)
+        if names := [name for name, _, chosen in pairs if implementation in chosen.split(",")]:
+            parts.append(f"{formatting.join_words(names)} in {language}")
+    return ", ".join(parts)
 
 
 def _show_backend(row: dict[str, Any], backends: set[str]) -> ReportCell:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 LIBRARIES = ("torch", "pandas", "scipy.stats", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg")
-LEFT_OUT = ("__main__", ".peers", ".integrations")  # import other libraries, in the commands that need them
+LEFT_OUT = ("__main__", ".peers", ".integrations", ".triton_kernels")  # import other libraries, where they are needed
 
 
 def import_modules() -> None:

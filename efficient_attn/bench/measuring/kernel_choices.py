@@ -17,6 +17,7 @@ from ...kernels.half_precision import HALF
 from ...kernels.linear.bidirectional import SUMS
 from ...kernels.linear.scan import SCAN
 from ...kernels.native import building
+from ...kernels.native.triton_step import why_no_triton
 from ...kernels.products import PRODUCTS
 from ...kernels.softmax.decode import DECODE
 from ...kernels.softmax.sdpa_kernels import ATTENTION
@@ -108,6 +109,13 @@ def check_native() -> Finding:
     message = f"{', '.join(folders)} in C++ for {processors}, in {' and '.join(sorted(set(folders.values())))}"
     message += f"; not run on this processor: {', '.join(unused)}" if unused else ""
     return Finding(topic="native", message=message, numbers=numbers)
+
+
+def check_triton() -> Finding:
+    """Whether the GPU can run the decode steps in Triton; compiles one."""
+    reason = why_no_triton(torch.device("cuda", torch.cuda.current_device()))
+    message = f"no decode steps in Triton: {reason}; torch is used instead" if reason else "decode steps in Triton"
+    return Finding(topic="native", message=message, level="note" if reason else "ok", numbers={"reason": reason})
 
 
 def check_choices(threads: int) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -37,7 +38,7 @@ class Workload:
 
     def warm(self) -> None:
         """Make the slow call in which the mechanism is compiled, if the case requests it or it compiles itself, or in
-        which a GPU's libraries are loaded."""
+        which a GPU's libraries are loaded and its kernels compiled. When decoding, it is a step from an empty state."""
         mode, device = self.case.group.config.mode, self.case.group.config.device
         if self.case.group.config.compiled:
             if mode not in ("forward", "forward_backward"):
@@ -45,8 +46,16 @@ class Workload:
             self.call, before = torch.compile(self.attn), count_graph_breaks()
             self.make_call(self.sample)
             self.graph_breaks = count_graph_breaks() - before
-        elif (self.attn.compiles or device == "cuda") and mode != "decode":  # whose first steps are not timed
-            self.make_call(self.sample)
+        elif self.attn.compiles or device == "cuda":
+            if mode == "decode":
+                self._make_first_step()
+            else:
+                self.make_call(self.sample)
+
+    def _make_first_step(self) -> None:
+        q, k, v, inputs = draw_inputs(self.case, self.attn, replace(self.shape, n=1, m=1))
+        with torch.no_grad():
+            self.attn.step(q, k, v, self.new_state(1), **inputs)
 
     def make_call(self, sample: Sample) -> Any:
         """One call of the case's mode, except decoding, on this sample."""

@@ -127,6 +127,11 @@ def clear_choices() -> None:
     CHOICES.clear()
 
 
+def record_choice(name: str, implementation: str) -> None:
+    """List an implementation that is selected without timings."""
+    CHOICES[name, 0, "", ()] = implementation
+
+
 def list_choices() -> str:
     """The choices since `clear_choices`, as in a row: ``half=float32 products=batched,by_head``."""
     by_tunable: dict[str, set[str]] = {}

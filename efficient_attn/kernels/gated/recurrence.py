@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..dense import widen
 from ..derivatives import KernelFunction, differentiate_once
+from ..native import triton_step
 from .passes import run, run_backward
 from .recurrence_op import scan_op
 from .stretch import Inputs
@@ -39,6 +40,8 @@ def scan(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
 
 def step(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
     """`scan` of one position, without gradients; changes the state."""
+    if triton_step.is_chosen(state, triton_step.MAX_WIDTH, *inputs):
+        return triton_step.step_state(*inputs, state), state
     k, v = widen(inputs.k), widen(inputs.v)
     if inputs.g is not None:
         state.mul_(widen(inputs.g).mT.exp())

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...feature_maps import LOG2_E
 from ..derivatives import KernelFunction, differentiate_once
+from ..native import triton_step
 from ..products import add_products, multiply_rows
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 
@@ -72,6 +73,8 @@ def sum_keys(config: LinearConfig, keys: KeyInputs, past: Sums | None = None) ->
 def step(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums) -> tuple[Tensor, Sums]:
     """The recurrent form, for decoding: add one position to the sums, in place, and read them. Returns
     ``[Bh, G, 1, E]`` and the sums. No gradient."""
+    if keys.valid is None and triton_step.is_chosen(past.kv, triton_step.MAX_FEATURES, q, keys.k, keys.v):
+        return _step_in_triton(config, q, keys, past)
     kv, z, reference = past
     x = config.queries(q, FIRST_POSITION)[0].flatten(1, 2)
     y, v, a = config.stretch(keys, FIRST_POSITION)
@@ -87,6 +90,24 @@ def step(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums) -> tuple[
     out = q.new_empty(top.shape)
     divide(config, top, dot_rows(x, z).unflatten(1, (-1, 1)) if config.divisor else None, out)
     return out, Sums(kv, z, reference)
+
+
+def _step_in_triton(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums) -> tuple[Tensor, Sums]:
+    """`step` in one kernel, and what features need that it does not make."""
+    rows, phi = q, config.phi
+    if phi not in triton_step.MAPS:
+        rows, (y, a), phi = (
+            config.queries(q, FIRST_POSITION)[0],
+            config.keys(keys.k, FIRST_POSITION, None, keys.logs),
+            None,
+        )
+        keys = KeyInputs(y, keys.v, None, a)
+    options: dict[str, Any] = {"divisor": config.divisor, "decays": config.decays, "dtype": q.dtype}
+    out, total, reference = triton_step.step_sums(phi, rows, keys, past, **options)
+    if total is not None:
+        top, out = out, q.new_empty(out.shape)
+        divide(config, top, total, out)
+    return out, past._replace(reference=reference)
 
 
 def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:

@@ -30,6 +30,7 @@ def series(lengths: list[int], lows: list[float], **columns: list[float]) -> dic
         ("sdpa", "decode=cpp,fold half=float32", "sdpa, decode in C++"),
         ("blocks", "decode=cpp products=by_head tiles=cpp", "blocks, decode and tiles in C++"),
         ("chunked", "scan=torch", "chunked"),
+        ("chunked", "scan=cpp step=triton", "chunked, scan in C++, step in Triton"),
         ("cpp", NAN, "cpp"),
         ("dense", None, "dense"),
         (None, "tiles=cpp", EMPTY),

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import tiny_suites
 import torch
-from pretended_gpu import count, get_data, move, pretended_gpu, to_gpu
+from intercepted_kernels import pretended_gpu
+from pretended_gpu import count, get_data, move, to_gpu
 from torch import Tensor
 
 import efficient_attn as ea

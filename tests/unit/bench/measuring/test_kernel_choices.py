@@ -95,3 +95,12 @@ def test_kernels_that_a_worker_times_in_a_first_call_are_those_of_later_workers(
     other = TuningPoint("bfloat16", (2, 4, 4, 128, 64, 16))
     assert autotuner.choose_timed(ATTENTION, other, lambda: {"flash": 1.0, "cudnn": 2.0}) == "flash"
     assert len(kernel_choices.list_timed()["attention"].timings) == 2
+
+
+@pytest.mark.parametrize("reason", [None, "triton is not installed"])
+def test_doctor_reports_whether_triton_runs(monkeypatch: pytest.MonkeyPatch, reason: str | None) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(kernel_choices, "why_no_triton", lambda device: reason)
+    finding = kernel_choices.check_triton()
+    assert finding.level == ("note" if reason else "ok")
+    assert (reason or "decode steps in Triton") in finding.message

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from pretended_gpu import PretendedGpu, count, get_data, pretended_gpu, to_gpu
+from intercepted_kernels import pretended_gpu
+from pretended_gpu import PretendedGpu, count, get_data, to_gpu
 from torch import Tensor, nn
 from torch.nn import attention
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from pretended_gpu import count, get_data, pretended_gpu, to_gpu
+from intercepted_kernels import pretended_gpu
+from pretended_gpu import count, get_data, to_gpu
 from torch import Tensor
 
 import efficient_attn as ea
