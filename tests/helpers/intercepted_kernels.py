@@ -60,8 +60,8 @@ class _Fused(torch.autograd.Function):
         with torch.enable_grad():
             leaves = [get_data(x).detach().requires_grad_() for x in ctx.saved_tensors]
             out = ctx.call.run(*leaves)
-        found = torch.autograd.grad(out, leaves, get_data(grads[0]), allow_unused=True)
-        return None, *(None if x is None else OnGpu(x) for x in found)
+        found = torch.autograd.grad(out, leaves, get_data(grads[0]), materialize_grads=True)
+        return None, *map(OnGpu, found)
 
 
 def _attend_varlen(
