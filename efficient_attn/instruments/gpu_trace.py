@@ -17,7 +17,7 @@ LAUNCH_BOUND_SHARE = 0.5
 
 @dataclass(frozen=True)
 class GpuTrace:
-    """launches: kernels, copies and fills of a call. busy_ms: milliseconds a call in which at least one of them ran."""
+    """launches: kernels, copies and fills of a call. busy_ms: milliseconds in which at least one of them ran."""
 
     launches: int
     busy_ms: float

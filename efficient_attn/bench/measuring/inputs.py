@@ -49,7 +49,10 @@ class RowPool:
         rows = batch * heads * length
         step = CACHE_LINE_BYTES // math.gcd(CACHE_LINE_BYTES, width * drawn.element_size())
         self.cut_range = min(MIN_INPUT_SETS * step, rows // 2), rows // 2  # where the first rows may end
-        step += -(-rows // step) * step if separate else 0  # with more than all rows, as contents repeat after these
+        if separate:
+            line, step = step, -(-rows // step) * step
+            while math.gcd(step, len(self.drawn)) > math.gcd(line, len(self.drawn)):
+                step += line  # until as many tensors as otherwise begin at different drawn rows
         self.memory = drawn.new_empty((rows + (sets - 1) * step, width))
         size = (batch, heads, length, *tail)
         strides = drawn.new_empty(size, device="meta").stride()

@@ -38,6 +38,8 @@ def make_timed(workload: Workload, *, seed: int, whole: bool = True) -> TimedCal
     config = workload.case.group.config
     limits: dict[str, int] = {}
     if config.mode == "decode":
+        if config.cuda_graph:
+            raise UnsupportedError("decode steps are not captured as CUDA graphs, because each continues another state")
         calls = TimedSteps(workload, seed)
         limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS}
     else:

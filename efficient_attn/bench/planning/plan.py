@@ -94,18 +94,11 @@ def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[C
         same = case_by_digest.setdefault(case.digest, case)  # unlike the key, independent of how a variant is written
         if same is not case:
             raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
-    _warn_of_float32(loaded.name, cases)
-    return cases
-
-
-def _warn_of_float32(suite: str, cases: Sequence[Case]) -> None:
-    """Warn once of timings in float32 on a GPU."""
-    groups = [
-        group for group, _ in group_cases(cases) if group.config.device == "cuda" and find_task(group.target).work
-    ]
-    if any(group.config.dtype == "float32" for group in groups):
+    on_gpu = (case.group for case in cases if case.group.config.device == "cuda")
+    if any(group.config.dtype == "float32" and find_task(group.target).work for group in on_gpu):
         text = "efficient kernels are for bfloat16 and float16, and TF32 is off in float32; give --dtype bfloat16"
-        warnings.warn(f"{suite}: float32 on cuda: {text}", stacklevel=3)
+        warnings.warn(f"{loaded.name}: float32 on cuda: {text}", stacklevel=2)
+    return cases
 
 
 def _make_sampling(loaded: LoadedSuite, overrides: Overrides) -> Sampling:

@@ -35,12 +35,11 @@ class NvmlDevice:
 
     def read(self, name: str, *arguments: Any) -> Any:
         """The result of ``nvmlDeviceGet..``, or an `Unknown` where the device or the package does not have it."""
-        read = lambda: getattr(self.nvml, f"nvmlDeviceGet{name}")(self.handle, *arguments)  # noqa: E731
-        return try_reading(read, self.nvml.NVMLError, AttributeError)
+        errors = self.nvml.NVMLError, AttributeError
+        return try_reading(lambda: getattr(self.nvml, f"nvmlDeviceGet{name}")(self.handle, *arguments), *errors)
 
 
-Sensor = Callable[[NvmlDevice], Any]
-SENSORS: dict[str, Sensor] = {
+SENSORS: dict[str, Callable[[NvmlDevice], Any]] = {
     "sm_mhz": lambda device: device.read("ClockInfo", device.nvml.NVML_CLOCK_SM),
     "power_mw": lambda device: device.read("PowerUsage"),
     "temperature_c": lambda device: device.read("Temperature", device.nvml.NVML_TEMPERATURE_GPU),
@@ -114,20 +113,14 @@ def find_nvml_device() -> NvmlDevice | Unknown:
     if not torch.cuda.is_available():
         return Unknown("no CUDA device on this machine")
     try:
-        import pynvml  # pyright: ignore[reportMissingImports]
+        import pynvml as nvml  # pyright: ignore[reportMissingImports]
     except ImportError:
         return Unknown("NVML's Python package is not installed: pip install 'efficient-attn[nvml]'")
-    return open_nvml(pynvml, f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
-
-
-def open_nvml(nvml: Any, uuid: str) -> NvmlDevice | Unknown:
-    """A device of NVML by its UUID."""
-
-    def find() -> NvmlDevice:
-        nvml.nvmlInit()
-        return NvmlDevice(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
-
-    return try_reading(find, nvml.NVMLError)
+    uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+    if isinstance(failure := try_reading(nvml.nvmlInit, nvml.NVMLError), Unknown):
+        return failure
+    handle = try_reading(lambda: nvml.nvmlDeviceGetHandleByUUID(uuid), nvml.NVMLError)
+    return handle if isinstance(handle, Unknown) else NvmlDevice(nvml, handle)
 
 
 def read_sensors(device: NvmlDevice | Unknown | None = None) -> dict[str, Any]:
