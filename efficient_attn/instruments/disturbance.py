@@ -126,8 +126,8 @@ class GpuWatch:
                 summary[name] = sorted({item for value in values for item in value})
             else:
                 summary[name] = [min(values), median(values), max(values)]
-        known, reasons = split_unknowns(summary)
-        return {"readings": len(self.readings), **known, **({"unknown": reasons} if reasons else {})}
+        values, reasons = split_unknowns({"readings": len(self.readings), **summary})
+        return values | ({"unknown": reasons} if reasons else {})
 
 
 def describe_gpu(summary: dict[str, Any]) -> str | None:

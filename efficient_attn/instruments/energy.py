@@ -17,16 +17,11 @@ EnergyMeter: TypeAlias = Callable[[], float]  # returns the joules that a device
 
 
 def find_meter(device: str) -> EnergyMeter | None:
-    """The device's energy counter; None without one, or if NVML's Python package is not installed."""
-    found = find_nvml_device() if device == "cuda" else None
-    return make_meter(found) if isinstance(found, NvmlDevice) else None
-
-
-def make_meter(device: NvmlDevice) -> EnergyMeter | None:
-    """The counter of a device; None for older ones, which have none."""
-    if isinstance(device.read("TotalEnergyConsumption"), Unknown):
+    """The device's energy counter; None without one, as in older devices, or without NVML's Python package."""
+    sensors = find_nvml_device() if device == "cuda" else None
+    if not isinstance(sensors, NvmlDevice) or isinstance(sensors.read("TotalEnergyConsumption"), Unknown):
         return None
-    return lambda: device.read("TotalEnergyConsumption") / 1e3
+    return lambda: sensors.read("TotalEnergyConsumption") / 1e3
 
 
 def measure_idle_watts(

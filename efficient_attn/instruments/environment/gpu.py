@@ -126,8 +126,8 @@ def find_nvml_device() -> NvmlDevice | Unknown:
 def read_sensors(device: NvmlDevice | Unknown | None = None) -> dict[str, Any]:
     """The current values of `SENSORS` of a device, by default the current one; `Unknown` where it has none.
 
-    throttled: why its clock is reduced. others: ids of other processes with work on it, those that this one descends
-    from excepted.
+    ``throttled`` names why its clock is reduced, ``others`` the processes that have memory on it, by their ids, except
+    this one and those that it descends from.
     """
     device = find_nvml_device() if device is None else device
     if isinstance(device, Unknown):
@@ -142,10 +142,10 @@ def _name_throttling(bits: int | Unknown) -> list[str] | Unknown:
 def _list_others(processes: Any) -> list[int] | Unknown:
     if isinstance(processes, Unknown):
         return processes
-    ids, own = {process.pid for process in processes}, _list_lineage()
+    ids = {process.pid for process in processes}
     if os.getpid() not in ids:  # as in a container, where NVML has the ids of the host, or none
         return Unknown("NVML does not list this process")
-    return sorted(ids.difference(own))
+    return sorted(ids.difference(_list_lineage()))
 
 
 def _list_lineage(root: Path = ROOT) -> list[int]:
