@@ -39,11 +39,11 @@ CHANGES: dict[str, tuple[Callable[[], object], str]] = {
         "turned cudnn's products in TF32 off",
     ),
     "TF32 of convolutions": (
-        lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "ieee"),
+        lambda: torch._C._set_fp32_precision_setter("cuda", "conv", "ieee"),
         "changed cudnn's products in TF32 from True to different settings",
     ),
     "bfloat16 of oneDNN": (
-        lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"),
+        lambda: torch._C._set_fp32_precision_setter("mkldnn", "matmul", "bf16"),
         "changed the precision of matrix products",
     ),
     "float32 of all": (lambda: setattr(torch.backends, "fp32_precision", "tf32"), "changed the precision of matrix"),
