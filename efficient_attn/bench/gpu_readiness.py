@@ -30,12 +30,8 @@ def check_gpu() -> Iterator[Finding]:
         ("driver", driver and f"{driver}, CUDA {torch.version.cuda}", "nvidia-smi names no driver: note it yourself"),
         ("cudnn", facts["cudnn"], "torch has no cuDNN, whose kernel of attention is not measured"),
         ("triton", versions["triton"], "flex_attention and Triton kernels need it: pip install triton"),
-        ("fla", versions["fla-core"], "its mechanisms are skipped: pip install 'efficient-attn[peers]'"),
-        (
-            "flex",
-            versions["triton"] and "compiles a kernel for each shape",
-            "without triton patterns run in plain torch",
-        ),
+        ("fla", versions["fla-core"], "flash-linear-attention is skipped: pip install 'efficient-attn[peers]'"),
+        ("flex", versions["triton"] and "compiles a kernel for each shape", "needs triton: patterns run as tiles"),
     ]
     for topic, value, advice in libraries:
         yield Finding.make(topic, str(value or "missing"), {topic: value}, None if value else advice, level="note")

@@ -49,9 +49,9 @@ class ProcessRunEnd:
     observations: dict[str, Any]
     graph_breaks: Mapping[int, int]
     energy_j: Mapping[int, float | None]
+    idle_watts: float | None
+    gpu: Mapping[int, GpuTrace | None]
     kernels: Mapping[int, list[str]]
-    idle_watts: float | None = None
-    gpu: Mapping[int, GpuTrace | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class MeasureRounds:
                 calls, limits = self.sampling_plans[index].cost.calls, {"device": device, "idle_watts": idle_watts}
                 energy_j[index] = measure_joules_per_call(subjects[index], calls, read_joules, **limits)
             traces[index] = trace_gpu(subjects[index])
-        send(ProcessRunEnd(reasons, observations, graph_breaks, energy_j, kernels.counted, idle_watts, traces))
+        send(ProcessRunEnd(reasons, observations, graph_breaks, energy_j, idle_watts, traces, kernels.counted))
 
     def _make_workloads(
         self, task: Task, board: StageBoard, guard: TurnGuard
