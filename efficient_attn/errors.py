@@ -13,6 +13,7 @@ LIBRARIES = (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")  # t
 
 # parts of the messages of torch, and of the loader of libraries
 OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate", "MemoryError", "failed to map segment")
+OUT_OF_MEMORY += ("_STATUS_ALLOC_FAILED",)  # of cuBLAS and cuDNN, for what they allocate themselves
 
 
 class UsageError(ValueError):

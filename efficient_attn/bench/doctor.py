@@ -11,8 +11,6 @@ import numpy as np
 import torch
 
 from ..instruments.disturbance import DisturbanceWatch
-from ..instruments.environment.gpu import list_gpus, read_sensors
-from ..instruments.environment.readings import Unknown, value_or_none
 from ..instruments.memory import verify_memory_counter
 from ..instruments.roofline import measure_roofline_rates, measure_timer_overhead, measure_timer_resolution
 from ..instruments.timing import MIN_SAMPLE_S
@@ -21,6 +19,7 @@ from ..results.stats import MARGIN, Estimate, classify_ratio, estimate_paired_ra
 from ..spec import Spec
 from . import readiness
 from .case_config import CaseConfig, Group, Sampling
+from .gpu_readiness import check_gpu
 from .measuring.conditions import Conditions
 from .measuring.group import measure_group
 from .measuring.kernel_choices import check_choices, check_native, check_triton
@@ -43,24 +42,12 @@ def diagnose(*, quick: bool = False, threads: int | None = None, device: str = "
     findings = [readiness.check_threads(count), readiness.check_frequency(), readiness.check_virtualisation()]
     findings += [readiness.check_memory(), _check_clock()]
     if device == "cuda":
-        findings.append(_check_gpu())
+        findings += check_gpu()
     if device == "cpu" or torch.cuda.is_available():
         findings += [_check_memory_counter(device), *_check_roofline(device, count)]
         findings += [check_native(), check_choices(count)] if device == "cpu" else [check_triton()]
         findings.append(_check_noise(device, threads, quick))
     return Diagnosis(tuple(findings))
-
-
-def _check_gpu() -> Finding:
-    names = list_gpus()
-    if not names:
-        return Finding.make("gpu", "no CUDA device on this machine", {}, "use --device cpu")
-    sensors = read_sensors()
-    readings = ", ".join(f"{name} {value}" for name, value in sensors.items() if not isinstance(value, Unknown))
-    numbers = {name: value_or_none(value) for name, value in sensors.items()}
-    reason = next((value.reason for value in sensors.values() if isinstance(value, Unknown)), None)
-    note = f"clock, power and temperature are not available: {reason}" if reason else None
-    return Finding.make("gpu", f"{names[0]}: {readings or 'no sensors'}", numbers, note, level="note")
 
 
 # -- trial measurements -----------------------------------------------------------------------------------------------

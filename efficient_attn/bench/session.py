@@ -110,6 +110,7 @@ class MeasuringSession:
             timeout_s=self.settings.timeout_s,
             memory_bytes=self.settings.memory_bytes or allowed,
             available_bytes=allowed,
+            gpu_bytes=self.settings.memory_bytes,
             engine=self.engine,
             choices=self._autotune(planned, earlier),
             folder=self.folder,

@@ -254,7 +254,8 @@ def _add_run_options(add: Add) -> None:
     add("--resume", action="store_true", help="resume a run in its folder")
     add("--retry-failed", action="store_true", help="with --resume: measure failed cases again")
     add("--timeout", type=values.seconds, metavar="SECONDS", help="time limit of a case")
-    limit_help = "memory limit of a case: 8GB, 512MiB; also runs cases that are expected to exceed the machine's memory"
+    limit_help = "memory limit of a case, of a GPU's memory if it runs there: 8GB, 512MiB; "
+    limit_help += "also runs cases that are expected to exceed the machine's memory"
     add("--memory-limit", type=values.size, metavar="SIZE", help=limit_help)
     add("--start-method", choices=("forkserver", "spawn"), help="how worker processes are started")
     turns = "alternate process runs with another run, through this inherited socket (docs: benchmark in CI)"

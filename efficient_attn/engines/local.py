@@ -113,7 +113,7 @@ class LocalEngine:
                     self.working_s += message.seconds
                     process.join(ENDING_S)  # killed before, it leaves semaphores, of which Python warns at the end
                     if message.error:
-                        raise WorkerDied(*board.position, "error", message.error)
+                        raise WorkerDied(*board.position, message.status, message.error)
                     return
                 elif message is None:
                     position = board.position  # read before the signal, which may wake the worker up

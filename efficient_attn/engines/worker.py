@@ -17,15 +17,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, is_out_of_memory
 from ..instruments.allocator import read_status, retain_freed_pages
 from ..instruments.search_path import PACKAGE, set_variables
 from ..registry import load_plugin
+from ..results.rows import Status
 from .descendants import become_worker, end_descendants, end_forked_copy
 from .job import Job, ResultPipe, StageBoard
 
@@ -39,10 +40,11 @@ class WorkerReady:
 
 @dataclass(frozen=True)
 class WorkerFinished:
-    """A worker's last message: the seconds that it worked, and the error of the job itself."""
+    """A worker's last message: the seconds that it worked, and the error of the job itself, with its status."""
 
     seconds: float
     error: str | None = None
+    status: Status = "error"
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def run_worker(job: Job, pipe: ResultPipe, fields: Any, setup: WorkerSetup) -> N
 
     send(WorkerReady())
     start = time.perf_counter()
-    error = None
+    finished = WorkerFinished(0.0)
     try:
         from ..instruments import integrity
 
@@ -94,11 +96,12 @@ def run_worker(job: Job, pipe: ResultPipe, fields: Any, setup: WorkerSetup) -> N
             load_watched_plugin(plugin)
         job.run(StageBoard(fields), send)
     except Exception as exception:  # of the job itself; exceptions of a case are sent as its result
-        error = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]
+        text = f"{type(exception).__name__}: {' '.join(str(exception).split())}"[:500]
+        finished = WorkerFinished(0.0, text, "oom" if is_out_of_memory(exception) else "error")
     finally:
         end_forked_copy(pid)
         end_descendants(pid)
-    send(WorkerFinished(time.perf_counter() - start, error))
+    send(replace(finished, seconds=time.perf_counter() - start))
 
 
 def load_watched_plugin(plugin: str) -> list[str]:
@@ -172,9 +175,16 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
         ctypes.CDLL(None).prctl(PDEATHSIG, number)
 
 
-def limit_memory(allowed: int | None) -> None:
-    """From now on, allocations beyond this number of bytes fail. Only Linux enforces it."""
-    if allowed is None or sys.platform != "linux":
+def limit_memory(allowed: int | None, device: str = "cpu") -> None:
+    """From now on, allocations beyond this number of bytes fail: of a GPU's memory those that torch makes, of the
+    processor's all. Only Linux enforces the latter."""
+    if allowed is not None and device == "cuda":
+        import torch
+
+        if torch.cuda.is_available():
+            share = allowed / torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, share))
+    if allowed is None or device == "cuda" or sys.platform != "linux":
         return
     import resource
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from .environment import cgroups, read_load_average
-from .environment.readings import ROOT, read_number, read_table, value_or_none
+from .environment.gpu import POWER_LIMIT, NvmlDevice, read_sensors
+from .environment.readings import ROOT, Unknown, read_number, read_table, split_unknowns, value_or_none
 from .timing import DISTURBED_RATIO
 
 MIN_COUNTED_S = 0.2  # seconds; the kernel counts in ticks of 10 ms, too coarse for a shorter time
 MAX_OTHERS_CORES = 0.25  # processors that other programs may use on average
 MAX_STEAL_SHARE = 0.02  # share of the requested processor time that the hypervisor may take away
+GPU_READ_S = 0.25  # seconds between readings of a GPU's sensors, each of which takes about a millisecond
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +97,46 @@ def _count_throttled(root: Path) -> int | None:
     thermal_counts = [value_or_none(read_number(f / "core_throttle_count")) for f in folders]
     counts = [count for count in (*thermal_counts, cgroups.count_throttled(root)) if count is not None]
     return sum(counts) if counts else None
+
+
+class GpuWatch:
+    """Reads a GPU's sensors between samples, when its clock and power are still those of the measured calls."""
+
+    def __init__(
+        self, device: NvmlDevice | Unknown | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._device, self._clock, self._last_s = device, clock, -GPU_READ_S
+        self.readings: list[dict[str, Any]] = []
+
+    def read_between_samples(self) -> None:
+        """Read the sensors, unless that was less than `GPU_READ_S` ago."""
+        if (now := self._clock()) - self._last_s >= GPU_READ_S:
+            self.readings.append(read_sensors(self._device))
+            self._last_s = now
+
+    def summarize(self) -> dict[str, Any]:
+        """Of each sensor with numbers the lowest, median and highest reading; all reasons why the clock was reduced,
+        and all other processes; None for what the GPU does not report, with the reasons in ``unknown``."""
+        summary: dict[str, Any] = {}
+        for name, first in (self.readings or [read_sensors(self._device)])[0].items():
+            values = [value for reading in self.readings if not isinstance(value := reading[name], Unknown)]
+            if not values:
+                summary[name] = first
+            elif isinstance(values[0], list):
+                summary[name] = sorted({item for value in values for item in value})
+            else:
+                summary[name] = [min(values), median(values), max(values)]
+        values, reasons = split_unknowns({"readings": len(self.readings), **summary})
+        return values | ({"unknown": reasons} if reasons else {})
+
+
+def describe_gpu(summary: dict[str, Any]) -> str | None:
+    """Why measurements on a GPU count as disturbed, from `GpuWatch.summarize`; None if they do not.
+
+    Its own work may reach the power limit, at which the clock is as high as it can stay: that is only recorded.
+    """
+    throttled = [reason for reason in summary["throttled"] or () if reason != POWER_LIMIT]
+    others = ", ".join(map(str, summary["others"] or ()))
+    reasons = [f"the GPU was throttled: {', '.join(throttled)}"] if throttled else []
+    reasons += [f"other processes were on the GPU: {others}"] if others else []
+    return "; ".join(reasons) or None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.modules.module as hooks
 from torch import Tensor
 
 from . import integrity
+from .environment.gpu import SDP_KERNELS, read_precision
 
 
 class GlobalStateChanged(Exception):
@@ -23,7 +25,7 @@ class GlobalStateChanged(Exception):
 
 
 _TINY = torch.tensor(1e-40)
-SDP_KERNELS = ("flash", "math", "mem_efficient", "cudnn")  # of scaled_dot_product_attention
+_FP32_OPERATIONS = ("all", "matmul", "conv", "rnn")  # each with a precision of its own
 _HOOKS = (
     *(hooks._global_forward_hooks, hooks._global_forward_pre_hooks),
     *(hooks._global_backward_hooks, hooks._global_backward_pre_hooks),
@@ -71,7 +73,18 @@ def _list_settings() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], o
     read, write = torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
     yield "deterministic algorithms", read, write
     read, write = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    yield "the precision of matrix products", read, write
+    yield "the precision of matrix products", partial(read_precision, read), write
+    for library in ("cublas", "cudnn"):
+        read, write = getattr(native, f"_get_{library}_allow_tf32"), getattr(native, f"_set_{library}_allow_tf32")
+        yield f"{library}'s products in TF32", partial(read_precision, read), write
+    read, write = native._get_fp32_precision_getter, native._set_fp32_precision_setter
+    # the older settings above come first: torch refuses to read those that differ from these
+    for names in (("generic", "all"), *product(("cuda", "mkldnn"), _FP32_OPERATIONS)):
+        yield f"the float32 precision of {' '.join(names)}", partial(read, *names), partial(write, *names)
+    yield "cuDNN's choice of kernels by timing", native._get_cudnn_benchmark, native._set_cudnn_benchmark
+    yield "cuDNN's deterministic kernels", native._get_cudnn_deterministic, native._set_cudnn_deterministic
+    read, write = native._get_cublas_allow_fp16_accumulation, native._set_cublas_allow_fp16_accumulation
+    yield "cuBLAS's sums in float16", read, write
     yield "the flushing of denormal numbers", _flushes_denormals, torch.set_flush_denormal
     yield "oneDNN's kernels", native._get_mkldnn_enabled, native._set_mkldnn_enabled
     if hasattr(os, "sched_getaffinity"):
@@ -129,7 +142,7 @@ class GlobalState:
             return reason
         current = GlobalState.capture()
         for (label, _, _), a, b in zip(SETTINGS, self.values, current.values, strict=True):
-            if a != b and isinstance(a, bool):
+            if a != b and isinstance(a, bool) and isinstance(b, bool):
                 return f"it turned {label} {'on' if b else 'off'} and did not restore it"
             if a != b:
                 return f"it changed {label} from {a} to {b}"

@@ -84,9 +84,13 @@ class RoundPlan:
 
 @dataclass
 class RoundSamples(Generic[Name]):
-    """Milliseconds a call by subject, one number for each sample; the number of disturbed samples; exceptions."""
+    """Milliseconds a call by subject, one number for each sample; the number of disturbed samples; exceptions.
+
+    gpu: milliseconds a call between two events on the GPU, before and after the calls of a sample; empty elsewhere.
+    """
 
     samples: dict[Name, list[float]] = field(default_factory=dict)
+    gpu: dict[Name, list[float]] = field(default_factory=dict)
     disturbed: dict[Name, int] = field(default_factory=dict)
     errors: dict[Name, Exception] = field(default_factory=dict)
 
@@ -228,6 +232,8 @@ class _Sampler(NamedTuple, Generic[Name]):
                 self._end_failed_turn(name)
                 return
             samples.append(elapsed.wall * 1e3)
+            if elapsed.gpu is not None:
+                result.gpu.setdefault(name, []).append(elapsed.gpu * 1e3)
             if not self.single_thread or elapsed.wall <= DISTURBED_RATIO * elapsed.cpu:
                 return
             result.disturbed[name] = result.disturbed.get(name, 0) + 1
@@ -241,10 +247,11 @@ class _Sampler(NamedTuple, Generic[Name]):
 
 
 class Elapsed(NamedTuple):
-    """Seconds a call, by the clock and of the processor."""
+    """Seconds a call, by the clock and of the processor; on a GPU also between two of its events."""
 
     wall: float
     cpu: float
+    gpu: float | None = None
 
 
 def _is_parallel(elapsed: Elapsed, calls: int) -> bool:
@@ -255,11 +262,23 @@ def _is_parallel(elapsed: Elapsed, calls: int) -> bool:
 def _time_sample(subject: TimedCall, calls: int, device: str) -> Elapsed:
     subject.reset(calls)
     synchronize(device)
+    first_event = _record_event(device)
     cpu, start = process_time(), perf_counter()
     subject.run(calls)
+    last_event = _record_event(device)
     synchronize(device)
     wall, cpu = perf_counter() - start, process_time() - cpu
-    return Elapsed(wall / calls, cpu / calls)
+    gpu = first_event.elapsed_time(last_event) / 1e3 / calls if first_event and last_event else None
+    return Elapsed(wall / calls, cpu / calls, gpu)
+
+
+def _record_event(device: str) -> torch.cuda.Event | None:
+    """Have the GPU note the time when it has finished what it was given so far."""
+    if device != "cuda":
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def synchronize(device: str) -> None:

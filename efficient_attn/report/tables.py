@@ -55,7 +55,7 @@ COST_COLUMNS += ["backend_used", "choices"]
 COST_COLUMNS += ["latency_ms", "latency_ms_low", "latency_ms_high", "speedup", "speedup_low", "speedup_high"]
 COST_COLUMNS += ["tokens_per_s", "pairs", "pairs_computed", "gate_len", "reason", *approximation_errors.ERROR_COLUMNS]
 COST_COLUMNS += ["peak_memory_bytes", "workspace_bytes", "state_bytes", "memory_budget_bytes", "longest_context"]
-COST_COLUMNS += ["bytes_moved", "bandwidth_share", "read_from"]
+COST_COLUMNS += ["bytes_moved", "bandwidth_share", "read_from", "launches", "launch_bound"]
 ERROR_HEADING, BACKEND_HEADING = "Error", "Backend"
 ERROR_EXPLANATION = (
     "'Error' is the relative error of the same mechanism: the norm of its difference from exact attention over the "
@@ -66,9 +66,18 @@ PAIRS_EXPLANATION = (
     "'Pairs kept' is the share of query-key pairs that a mechanism attends to, of those that causality allows; "
     "'computed for each' is the number of pairs that its backend computes for each of these."
 )
+LAUNCHES_HEADING = "Launches"
+LAUNCHES_EXPLANATION = (
+    "'Launches' is the number of kernels, copies and fills that a call has the GPU run; 'launch-bound': they run for "
+    "less than half of the call's time, in which the GPU otherwise waits for the host."
+)
 UNCLEAR_TEXT = "unclear"  # in place of an imprecise exponent
 # of columns in several sections
-COLUMN_EXPLANATIONS = [((ERROR_HEADING,), ERROR_EXPLANATION), (PAIRS_HEADINGS, PAIRS_EXPLANATION)]
+COLUMN_EXPLANATIONS: list[tuple[Sequence[str], str]] = [
+    ((ERROR_HEADING,), ERROR_EXPLANATION),
+    (PAIRS_HEADINGS, PAIRS_EXPLANATION),
+    ((LAUNCHES_HEADING,), LAUNCHES_EXPLANATION),
+]
 ALL_PAIRS_TEXT, COMPUTED_ONCE_TEXT = "all", "1"  # columns with only these are dropped
 DEFAULT_TEXTS = {
     **dict.fromkeys(PAIRS_HEADINGS, (ALL_PAIRS_TEXT, COMPUTED_ONCE_TEXT)),
@@ -100,8 +109,10 @@ def make_cost_table(
         label, queries = row["label"], 1 if piece.mode == "decode" else int(row["seq_len"])
         cells = [show_label(label, is_baseline=row["is_baseline"]), show_speedup(row)]
         cells += [show(row, arrays_by_label[label]) for show in columns.values()]
-        body.append([*cells, *_show_pairs(row, queries), _show_backend(row, backends_by_label[label])])
-    head = ("Variant", f"Speedup over {setting.baseline}", *columns, *PAIRS_HEADINGS, BACKEND_HEADING)
+        cells += [_show_launches(row), *_show_pairs(row, queries), _show_backend(row, backends_by_label[label])]
+        body.append(cells)
+    others = LAUNCHES_HEADING, *PAIRS_HEADINGS, BACKEND_HEADING
+    head = ("Variant", f"Speedup over {setting.baseline}", *columns, *others)
     notes = [
         note,
         describe_error_source(row_values),
@@ -137,6 +148,14 @@ def _show_backend(row: dict[str, Any], backends: set[str]) -> ReportCell:
     used = describe_backend(row)
     others = sorted(backends - {used, units.EMPTY})
     return ReportCell(f"{used} (elsewhere {'; '.join(others)})" if others and used != units.EMPTY else used)
+
+
+def _show_launches(row: dict[str, Any]) -> ReportCell:
+    """What a call has a GPU run, and whether it waits for the host."""
+    if not units.is_present(row["launches"]):
+        return ReportCell(units.EMPTY)
+    bound = ", launch-bound" if row["launch_bound"] is True else ""
+    return ReportCell(f"{int(row['launches']):,}{bound}", row["launches"])
 
 
 def _show_pairs(row: dict[str, Any], queries: int) -> tuple[ReportCell, ReportCell]:

@@ -8,6 +8,7 @@ from typing import Any
 _ADDED_IN_2 = ("cuda_graph", "graph_breaks", "retained_bytes", "rounds", "processes", "contaminated", "energy_j")
 _ADDED_IN_4 = ("bytes_moved", "bandwidth_share", "memory_budget_bytes", "longest_context")
 _ADDED_IN_9 = ("kernels", "kept_between_calls_bytes", "process_peak_bytes")
+_ADDED_IN_10 = ("gpu_ms", "launches", "gpu_busy_ms", "launch_bound", "idle_watts")
 # for each schema, the values of the columns that it added in a record of the preceding one
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     2: lambda body: {**dict.fromkeys(_ADDED_IN_2), "cache": None if body.get("mode") is None else "warm"},
@@ -22,6 +23,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "kernels": _join_kernels(body.get("samples")),
         "extra": _judge_upper_bounds(body.get("extra")),
     },
+    10: lambda body: dict.fromkeys(_ADDED_IN_10),
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from .migrations import MIGRATIONS
 from .sanitize import sanitize_line
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 MAX_LINE_BYTES = 2**24  # of a record; the longest published one has 20 kB
 
 Status = Literal["ok", "skipped", "unsupported", "invalid", "oom", "timeout", "crashed", "interrupted", "error"]
@@ -53,7 +53,10 @@ class Row:
     the state of a layer, ``192KiB``. kernels: torch's fused kernels that a call ran, by name. kept_between_calls_bytes:
     what two calls leave allocated after their results are released; part of the peak. process_peak_bytes: growth of
     resident memory during one call in a new process, a cross-check of the counted peak; when decoding, what a context
-    and a step leave resident. extra: the task's own columns, named
+    and a step leave resident. gpu_ms: a GPU's time for a call, between two of its events around a sample. launches: the
+    kernels, copies and fills that a call has a GPU run; gpu_busy_ms: how long at least one of them runs. launch_bound:
+    whether a GPU waits for the host, ``gpu_busy_ms`` below half of ``gpu_ms``. idle_watts: power of the idle GPU, which
+    is subtracted from ``energy_j``, and was not before schema 10. extra: the task's own columns, named
     ``task.name`` in frames.
     """
 
@@ -136,6 +139,11 @@ class Row:
     kernels: str | None = None
     kept_between_calls_bytes: int | None = None
     process_peak_bytes: int | None = None
+    gpu_ms: float | None = None
+    launches: int | None = None
+    gpu_busy_ms: float | None = None
+    launch_bound: bool | None = None
+    idle_watts: float | None = None
     extra: dict[str, Value] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
 

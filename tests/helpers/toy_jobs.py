@@ -32,6 +32,10 @@ def fail() -> None:
     raise KeyError("lost")
 
 
+def exhaust() -> None:
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
 def leave() -> None:
     os._exit(3)
 
@@ -52,7 +56,9 @@ def multiply() -> None:
     torch.mm(torch.ones(600, 600), torch.ones(600, 600))
 
 
-ENDS: dict[str, Callable[[], None]] = {f.__name__: f for f in (segfault, hang_in_c, hang_in_python, fail, leave)}
+ENDS: dict[str, Callable[[], None]] = {
+    f.__name__: f for f in (segfault, hang_in_c, hang_in_python, fail, exhaust, leave)
+}
 ENDS |= {"exit": exit_normally, "multiply": multiply}
 ENDS |= {name: lambda name=name: kill(name) for name in ("SIGKILL", "SIGTERM", "SIGABRT")}
 

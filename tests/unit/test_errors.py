@@ -47,6 +47,8 @@ def test_errors_derive_from_builtin_exceptions(kind: type[Exception], base: type
         (MemoryError(), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), False),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), True),
         (OSError(errno.ENOSPC, "No space left on device"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),

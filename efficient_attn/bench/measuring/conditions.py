@@ -34,19 +34,28 @@ def make_engine(method: Method | None = None) -> LocalEngine:
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """timeout_s: time limit of a case. memory_bytes: its memory limit beyond an idle worker's; available_bytes: for all
-    cases of a group together. jobs: how many cases are evaluated at the same time, at most. choices: timings by which
-    kernels are selected. inspections: each measurement of the machine, with when it was made. folder: the run's. turns:
-    with another run."""
+    cases of a group together. gpu_bytes: a case's limit of a GPU's memory, by default none. jobs: how many cases
+    are evaluated at the same time, at most. choices: timings by which kernels are selected. inspections: each
+    measurement of the machine, with when it was made. folder: the run's. turns: with another run."""
 
     timeout_s: float = 600.0
     memory_bytes: int | None = None
     available_bytes: int | None = None
+    gpu_bytes: int | None = None
     jobs: int = 1
     engine: LocalEngine = field(default_factory=make_engine)
     choices: Choices = field(default_factory=dict)
     folder: Path | None = None
     turns: Turns = field(default_factory=Turns)
     inspections: dict[Setting, list[tuple[str, Roofline]]] = field(default_factory=dict)
+
+    def limit_memory(self, device: str, cases: int | None = None) -> int | None:
+        """The bytes that a worker may allocate in a device's memory: for one case at a time, or so many together."""
+        each = self.gpu_bytes if device == "cuda" else self.memory_bytes
+        if cases is None:
+            return each
+        limits = each and each * cases, None if device == "cuda" else self.available_bytes
+        return min((size for size in limits if size is not None), default=None)
 
     @property
     def rooflines(self) -> dict[Setting, Roofline]:

@@ -77,7 +77,7 @@ def _prepare_all(
             group=group,
             cases=tuple(batch),
             timeout_s=conditions.timeout_s,
-            memory_bytes=conditions.memory_bytes,
+            memory_bytes=conditions.limit_memory(group.config.device),
             choices=conditions.choices,
             folder=conditions.folder,
             jobs=conditions.jobs,

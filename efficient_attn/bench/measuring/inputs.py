@@ -13,6 +13,7 @@ import random
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,15 +39,20 @@ def draw_inputs(case: Case, attn: Attention, shape: Shape) -> Sample:
 
 
 class RowPool:
-    """Tensors ``[B, heads, length, ..]`` that overlap in one memory, which is rewritten from the rows of ``drawn``."""
+    """Tensors ``[B, heads, length, ..]`` in one memory, which is rewritten from the rows of ``drawn``. They overlap,
+    unless they are ``separate``."""
 
-    def __init__(self, drawn: Tensor, length: int, sets: int) -> None:
+    def __init__(self, drawn: Tensor, length: int, sets: int, *, separate: bool = False) -> None:
         batch, heads, _, *tail = drawn.shape
         width = math.prod(tail)
         self.drawn = drawn.reshape(-1, width)
         rows = batch * heads * length
         step = CACHE_LINE_BYTES // math.gcd(CACHE_LINE_BYTES, width * drawn.element_size())
         self.cut_range = min(MIN_INPUT_SETS * step, rows // 2), rows // 2  # where the first rows may end
+        if separate:
+            line, step = step, -(-rows // step) * step
+            while math.gcd(step, len(self.drawn)) > math.gcd(line, len(self.drawn)):
+                step += line  # until as many tensors as otherwise begin at different drawn rows
         self.memory = drawn.new_empty((rows + (sets - 1) * step, width))
         size = (batch, heads, length, *tail)
         strides = drawn.new_empty(size, device="meta").stride()
@@ -78,17 +84,36 @@ class RowPool:
 
 
 class ChangingInputs:
-    """The inputs of the calls of each sample: ``n`` queries and ``m`` keys, from pools that change."""
+    """The inputs of the calls of each sample: ``n`` queries and ``m`` keys, from pools that change.
 
-    def __init__(self, drawn: Sample, n: int, m: int, *, sides: Mapping[str, str], seed: int, sets: int) -> None:
-        self.random, self.sets = random.Random(seed), sets
+    separate_bytes: if given, calls cycle through inputs of more than so many bytes together, in separate memory.
+    """
+
+    def __init__(
+        self,
+        drawn: Sample,
+        n: int,
+        m: int,
+        *,
+        sides: Mapping[str, str],
+        seed: int,
+        sets: int,
+        separate_bytes: int | None = None,
+    ) -> None:
         lengths = {"q": n, "k": m, "v": m} | {name: n if side == "query" else m for name, side in sides.items()}
+        drawn_by_name = {"q": drawn.q, "k": drawn.k, "v": drawn.v, **drawn.inputs}
+        tensors = {name: x for name, x in drawn_by_name.items() if x is not None}
+        size = sum({id(x): x[:, :, :1].nbytes * lengths[name] for name, x in tensors.items()}.values())
+        separate = separate_bytes is not None and size <= separate_bytes  # larger inputs evict themselves
+        if separate_bytes is not None and separate:
+            sets = max(MIN_INPUT_SETS, separate_bytes // size + 1)
+        self.random, self.sets = random.Random(seed), sets
         self.names: dict[str, int] = {}  # a tensor shared by two inputs stays shared
         self.pools: dict[int, RowPool] = {}
-        for name, x in {"q": drawn.q, "k": drawn.k, "v": drawn.v, **drawn.inputs}.items():
-            if x is not None:
-                self.names[name] = id(x)
-                self.pools.setdefault(id(x), RowPool(x, lengths[name], sets))
+        for name, x in tensors.items():
+            self.names[name] = id(x)
+            if id(x) not in self.pools:
+                self.pools[id(x)] = RowPool(x, lengths[name], sets, separate=separate)
         self.corners = [
             {key: self.random.randrange(len(pool.drawn)) for key, pool in self.pools.items()} for _ in range(N_CORNERS)
         ]
@@ -122,13 +147,16 @@ def make_inputs(
     *,
     seed: int,
     sets: int = MAX_INPUT_SETS,
+    separate_bytes: int | None = None,
 ) -> ChangingInputs:
-    """Changing inputs for calls of a shape. drawn: inputs of that shape, unless it has fewer than `MIN_ROWS`."""
+    """Changing inputs for calls of a shape. drawn: inputs of that shape, unless it has fewer than `MIN_ROWS`.
+    separate_bytes: as of `ChangingInputs`, instead of ``sets``."""
     sides = {name: i.side for name, i in attn.traits.inputs.items()}
     if drawn is None or shape.n < MIN_ROWS:
         is_short = shape.n == shape.m < MIN_ROWS
         drawn = draw_inputs(case, attn, replace(shape, n=MIN_ROWS, m=MIN_ROWS) if is_short else shape)
-    return ChangingInputs(drawn, shape.n, shape.m, sides=sides, seed=seed, sets=sets)
+    more: dict[str, Any] = {"seed": seed, "sets": sets, "separate_bytes": separate_bytes}
+    return ChangingInputs(drawn, shape.n, shape.m, sides=sides, **more)
 
 
 def list_tensors(sample: Sample) -> Sequence[Tensor]:

@@ -61,7 +61,7 @@ class PrepareCases:
             start = time.perf_counter()
             report_stage = partial(self._report_stage, board, index, time.monotonic() + self.timeout_s)
             report_stage(MAKING_INPUTS)
-            limit_memory(self.memory_bytes)
+            limit_memory(self.memory_bytes, self.group.config.device)
             case = replace(case, keys_model=task.keys)
             outcome = self._evaluate(task, case, report_stage)
             left = end_leftovers()
@@ -75,7 +75,7 @@ class PrepareCases:
                 outcome.seconds = time.perf_counter() - start
                 outcome.timed = kernel_choices.list_timed()
             send((index, outcome))
-            if disturbing or not _answers(case.group.config.device):
+            if disturbing or not answers(case.group.config.device):
                 return
 
     @staticmethod
@@ -156,7 +156,7 @@ def classify_error(error: BaseException) -> tuple[Status, str]:
     return "oom" if is_out_of_memory(error) else "error", text
 
 
-def _answers(device: str) -> bool:
+def answers(device: str) -> bool:
     """Whether the device still works in this process. It does not after an error in a kernel, such as an assertion."""
     if device != "cuda" or not torch.cuda.is_available():
         return True

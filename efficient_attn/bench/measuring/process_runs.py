@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engines.job import WorkerDied
+from ...instruments.gpu_trace import GpuTrace
 from ...instruments.roofline import compute_roofline_share
 from ...instruments.timing import SAMPLES_PER_ROUND, RoundPlan
 from ...results.rows import Record, Row, Status
@@ -39,6 +40,8 @@ class TimedCase:
     timeout_s: float
     spent_s: float = 0.0
     rounds: list[list[float]] = field(default_factory=list)  # samples in milliseconds
+    gpu_rounds: list[list[float]] = field(default_factory=list)  # the same samples by a GPU's events
+    gpu_trace: GpuTrace | None = None
     process: list[int] = field(default_factory=list)  # by which each round was measured
     disturbed: list[int] = field(default_factory=list)  # samples of each round
     exhausted: bool = False
@@ -48,9 +51,10 @@ class TimedCase:
         """One value a round."""
         return [median(samples) for samples in self.rounds]
 
-    def add_round(self, samples: list[float], disturbed: int, process: int) -> None:
+    def add_round(self, samples: list[float], disturbed: int, process: int, gpu: list[float] | None = None) -> None:
         """Store the samples of a round, and count their time."""
         self.rounds.append(samples)
+        self.gpu_rounds += [] if gpu is None else [gpu]
         self.process.append(process)
         self.disturbed.append(disturbed)
         cost = self.sampling_plan.cost
@@ -136,13 +140,11 @@ class ProcessRuns:
                 self._add_results(messages, keys, number)
                 return
             for key in keys if spoiled.case is None else [keys[spoiled.case]]:
-                self._fail(key, "invalid", spoiled.reason)
+                self._fail(key, spoiled.status, spoiled.reason)
                 del rounds_by_key[key]
 
     def _submit(self, rounds_by_key: dict[str, int], number: int) -> Any:
         members, conditions = [self.timed_cases[key] for key in rounds_by_key], self.conditions
-        each, available = conditions.memory_bytes, conditions.available_bytes
-        limits = [size for size in (each and each * len(members), available) if size is not None]
         job = MeasureRounds(
             group=self.group,
             cases=tuple(timed.case for timed in members),
@@ -150,7 +152,7 @@ class ProcessRuns:
             rounds=tuple(rounds_by_key.values()),
             seed=next(self.seeds),
             timeout_s=tuple(timed.timeout_s - timed.spent_s for timed in members),
-            memory_bytes=min(limits, default=None),
+            memory_bytes=conditions.limit_memory(self.group.config.device, len(members)),
             first=number == 0,
             choices=conditions.choices,
         )
@@ -179,6 +181,8 @@ class ProcessRuns:
                     if self.group.config.compiled:
                         timed.row.graph_breaks = message.graph_breaks.get(index)
                     timed.row.energy_j = message.energy_j.get(index, timed.row.energy_j)
+                    timed.row.idle_watts = message.idle_watts if index in message.energy_j else timed.row.idle_watts
+                    timed.gpu_trace = message.gpu.get(index, timed.gpu_trace)
                     # a case that ran other kernels of attention than in preparation; if it is the baseline, there are
                     # no speedups
                     kernels = message.kernels.get(index)
@@ -193,7 +197,7 @@ class ProcessRuns:
                 self._fail(keys[index], status, f"round {n_rounds + 1}: {reason}" if status == "invalid" else reason)
             for index, samples in message.samples.items():
                 if timed := self.timed_cases.get(keys[index]):
-                    timed.add_round(samples, message.disturbed.get(index, 0), number)
+                    timed.add_round(samples, message.disturbed.get(index, 0), number, message.gpu.get(index))
 
     def _is_precise(self) -> bool:
         """Whether every interval that can still become narrower is as narrow as required."""
@@ -242,6 +246,12 @@ class ProcessRuns:
             "disturbed": {str(process): reason for process, reason in self.disturbed.items()},
             "seen": self.observations,
         }
+        if timed.gpu_rounds:
+            timed.samples["gpu_ms"] = timed.gpu_rounds
+            row.gpu_ms = median([median(samples) for samples in timed.gpu_rounds])
+        if timed.gpu_trace is not None and row.gpu_ms is not None:
+            row.launches, row.gpu_busy_ms = timed.gpu_trace.launches, timed.gpu_trace.busy_ms
+            row.launch_bound = timed.gpu_trace.is_launch_bound(row.gpu_ms)
         if self.conditions.turns.socket is not None:  # by which `compare` pairs the process runs of two runs
             timed.samples["started"] = self.started
         return Record(row, timed.samples)

@@ -9,10 +9,11 @@ from typing import Any
 from ...engines.job import StageBoard
 from ...engines.worker import limit_memory
 from ...instruments.allocator import shift_heap
-from ...instruments.disturbance import DisturbanceWatch
-from ...instruments.energy import find_meter, measure_joules_per_call
-from ...instruments.environment.gpu import read_sensors
+from ...instruments.disturbance import DisturbanceWatch, GpuWatch, describe_gpu
+from ...instruments.energy import find_meter, measure_idle_watts, measure_joules_per_call
+from ...instruments.environment.gpu import find_nvml_device
 from ...instruments.global_state import GlobalStateChanged
+from ...instruments.gpu_trace import GpuTrace, trace_gpu
 from ...instruments.timing import RoundPlan, RoundSamples, TimedCall, run_rounds
 from ...results.rows import Status
 from ..case import Case
@@ -20,7 +21,7 @@ from ..case_config import Group
 from ..task import Task
 from ..task_registry import find_task
 from . import kernel_choices
-from .jobs import classify_error, set_threads
+from .jobs import answers, classify_error, set_threads
 from .kernel_counts import KernelCounts
 from .prepared_case import MAKING_INPUTS, TIMING
 from .samples import make_timed
@@ -31,32 +32,37 @@ from .workload import Workload
 @dataclass(frozen=True)
 class RoundResult:
     """One round of a process run, by the case's index in the job: samples in milliseconds, the number of disturbed
-    samples, and the status and reason of failures."""
+    samples, the status and reason of failures, and the samples by a GPU's events."""
 
     samples: Mapping[int, list[float]]
     disturbed: Mapping[int, int]
     failed: Mapping[int, tuple[Status, str]]
+    gpu: Mapping[int, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ProcessRunEnd:
     """The end of a process run: reasons why its times may be disturbed, the observed disturbance, and the kernels of
-    attention that an untimed call of each case ran."""
+    attention that an untimed call of each case ran. energy_j, idle_watts, gpu: of the first run on a GPU."""
 
     disturbance: str | None
     observations: dict[str, Any]
     graph_breaks: Mapping[int, int]
     energy_j: Mapping[int, float | None]
+    idle_watts: float | None
+    gpu: Mapping[int, GpuTrace | None]
     kernels: Mapping[int, list[str]]
 
 
 @dataclass(frozen=True)
 class ProcessRunSpoiled:
-    """The end of a process run in which threads disturbed all cases, with the case that started them and the reason;
-    None for threads from before all cases, which every worker will have."""
+    """The end of a process run in which one case disturbed all others, by threads or by an error after which the GPU
+    answers no more, with the case and the reason; None for threads from before all cases, which every worker will have.
+    """
 
     case: int | None
     reason: str
+    status: Status = "invalid"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +77,7 @@ class MeasureRounds:
     seed: int
     timeout_s: tuple[float, ...]
     memory_bytes: int | None
-    first: bool  # of its group: energy is also measured, if the device has a counter, and outputs are compared whole
+    first: bool  # of its group: energy and a GPU's work are also measured, and outputs are compared whole
     choices: kernel_choices.Choices = field(default_factory=dict)
 
     def run(self, board: StageBoard, send: Callable[[Any], None]) -> None:
@@ -80,31 +86,48 @@ class MeasureRounds:
         kernel_choices.apply_choices(self.choices)
         task = find_task(self.group.target)
         shift_heap(self.seed)
-        limit_memory(self.memory_bytes)
+        limit_memory(self.memory_bytes, device)
+        read_joules = find_meter(device) if self.first else None
+        idle_watts = None if read_joules is None else measure_idle_watts(read_joules)  # before there is any work
         guard = TurnGuard(self.cases, single_thread=threads == 1 and device == "cpu")
         workloads, failed = self._make_workloads(task, board, guard)
         send(RoundResult({}, {}, failed))
         subjects = {i: make_timed(workload, seed=self.seed, whole=self.first) for i, workload in workloads.items()}
         kernels = KernelCounts(self.cases, self.sampling_plans, self.rounds)
-        watch = DisturbanceWatch()
-        for samples in self._run_rounds(subjects, board, guard, kernels):
+        watch, gpu_watch = DisturbanceWatch(), GpuWatch(find_nvml_device()) if device == "cuda" else None
+        for samples in self._run_rounds(subjects, board, guard, kernels, gpu_watch):
             if culprit := guard.threads.find_culprit():
                 send(ProcessRunSpoiled(*culprit))
                 return
             failed = {index: classify_error(error) for index, error in samples.errors.items()}
+            if spoiled := _find_lasting_failure(failed, device):
+                send(spoiled)
+                return
             for index in failed:
                 del workloads[index]
-            send(RoundResult(samples.samples, samples.disturbed, failed))
+            send(RoundResult(samples.samples, samples.disturbed, failed, samples.gpu))
         disturbance = watch.read_interval()
-        send(RoundResult({}, {}, kernels.count_calls(workloads, subjects, guard)))
+        failed = kernels.count_calls(workloads, subjects, guard)
+        if spoiled := _find_lasting_failure(failed, device):
+            send(spoiled)
+            return
+        send(RoundResult({}, {}, failed))
         observations = asdict(disturbance)
-        if device == "cuda":
-            observations["gpu"] = {n: str(v) for n, v in read_sensors().items()}
         # a thread that waits for a GPU is not disturbed
         reasons = disturbance.describe(threads if device == "cpu" else None)
+        if gpu_watch is not None:
+            observations["gpu"] = gpu_watch.summarize()
+            reasons = "; ".join(filter(None, (reasons, describe_gpu(observations["gpu"])))) or None
         graph_breaks = {i: workload.graph_breaks for i, workload in workloads.items()}
-        energy_j = self._measure_energy({i: subjects[i] for i in workloads})
-        send(ProcessRunEnd(reasons, observations, graph_breaks, energy_j, kernels.counted))
+        energy_j: dict[int, float | None] = {}
+        traces: dict[int, GpuTrace | None] = {}
+        for index in [i for i in workloads if i not in failed and self.first and device == "cuda"]:
+            board.set_stage(index, TIMING, self.timeout_s[index])
+            if read_joules is not None and idle_watts is not None:
+                calls, limits = self.sampling_plans[index].cost.calls, {"device": device, "idle_watts": idle_watts}
+                energy_j[index] = measure_joules_per_call(subjects[index], calls, read_joules, **limits)
+            traces[index] = trace_gpu(subjects[index])
+        send(ProcessRunEnd(reasons, observations, graph_breaks, energy_j, idle_watts, traces, kernels.counted))
 
     def _make_workloads(
         self, task: Task, board: StageBoard, guard: TurnGuard
@@ -126,7 +149,12 @@ class MeasureRounds:
         return workloads, failed
 
     def _run_rounds(
-        self, subjects: Mapping[int, TimedCall], board: StageBoard, guard: TurnGuard, kernels: KernelCounts
+        self,
+        subjects: Mapping[int, TimedCall],
+        board: StageBoard,
+        guard: TurnGuard,
+        kernels: KernelCounts,
+        gpu_watch: GpuWatch | None,
     ) -> Iterator[RoundSamples[int]]:
         def before_sample(index: int) -> None:
             board.set_stage(index, TIMING, self.timeout_s[index])
@@ -135,6 +163,8 @@ class MeasureRounds:
         def after_clock(index: int) -> None:
             guard.threads.stop_clock()
             kernels.after_clock(index)
+            if gpu_watch is not None:
+                gpu_watch.read_between_samples()
 
         guard.start()
         return run_rounds(
@@ -149,10 +179,10 @@ class MeasureRounds:
             after_sample=guard.after_sample,
         )
 
-    def _measure_energy(self, subjects: Mapping[int, TimedCall]) -> dict[int, float | None]:
-        device = self.group.config.device
-        read = find_meter(device) if self.first else None
-        if read is None:
-            return {}
-        calls = {i: self.sampling_plans[i].cost.calls for i in subjects}
-        return {i: measure_joules_per_call(timed, calls[i], read, device=device) for i, timed in subjects.items()}
+
+def _find_lasting_failure(failed: Mapping[int, tuple[Status, str]], device: str) -> ProcessRunSpoiled | None:
+    """The first of these failures, by index, if the device answers no more, because of which all later calls fail."""
+    if not failed or answers(device):
+        return None
+    index, (status, reason) = next(iter(failed.items()))
+    return ProcessRunSpoiled(index, reason, status)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ...contract.shapes import Sample
 from ...errors import UnsupportedError
+from ...instruments.environment.gpu import read_l2_bytes
 from ...instruments.global_state import GlobalStateChanged
 from ...instruments.timing import TimedCall
-from ..case_config import MAX_DECODE_STEPS
+from ..case_config import MAX_DECODE_STEPS, CaseConfig
 from .inputs import MAX_INPUT_SETS, ChangingInputs, make_inputs
 from .output_comparison import check_call, check_gradients, check_repeated, check_step, draw_rows, supports_rows
 from .row_errors import InvalidResult
@@ -24,6 +25,7 @@ from .verification import as_results, check_plain, verify_case
 from .workload import Workload
 
 FLUSH_BYTES = 512 * 2**20  # bytes written to evict everything else from the caches
+L2_SIZES = 2  # a GPU's L2 caches that inputs of calls with cold caches exceed together
 WARMUP_STEPS = 2  # decode steps after a new state that are not timed, because creating it has filled the caches
 MIN_STEPS = 16  # least number of decode steps in a sample
 BACKGROUND_WORK_S = 0.002  # wait before verification, in which work in other threads has finished, or at least started
@@ -36,21 +38,36 @@ def make_timed(workload: Workload, *, seed: int, whole: bool = True) -> TimedCal
     config = workload.case.group.config
     limits: dict[str, int] = {}
     if config.mode == "decode":
+        if config.cuda_graph:
+            raise UnsupportedError("decode steps are not captured as CUDA graphs, because each continues another state")
         calls = TimedSteps(workload, seed)
         limits = {"max_calls": MAX_DECODE_STEPS - WARMUP_STEPS, "min_calls": MIN_STEPS}
     else:
-        calls = TimedCalls(workload, seed, whole=whole)
+        calls = TimedCalls(workload, seed, whole=whole, separate_bytes=_find_separate_bytes(config))
     subject = TimedCall(calls.run, calls.reset, calls.settle, calls.verify, calls.release, **limits)
     if config.cache == "warm":
         return subject
-    # several times the size of last-level caches; those of large GPUs have 50 MiB
+    # several times the size of last-level caches; those of large GPUs have 60 MiB
     buffer = torch.zeros(FLUSH_BYTES // 4, device=config.device)
 
     def reset(count: int) -> None:
         calls.reset(count)
         buffer.add_(1)
 
+    if isinstance(calls, TimedCalls) and calls.separate:
+        return replace(subject, reset=reset)
     return replace(subject, reset=reset, max_calls=1, min_calls=1)
+
+
+def _find_separate_bytes(config: CaseConfig) -> int | None:
+    """The size of inputs through which calls with cold caches cycle on a GPU, where a single call is too short to time.
+
+    None where calls are timed one by one: on a processor, in decode steps, which all read one state, and with CUDA
+    graphs, each of which has its own memory.
+    """
+    if (config.device, config.cache, config.cuda_graph) != ("cuda", "cold", False):
+        return None
+    return L2_SIZES * read_l2_bytes()
 
 
 def verify_workload(workload: Workload, steps: TimedSteps | None = None) -> tuple[float, int]:
@@ -96,11 +113,13 @@ class _Sampled:
 class TimedCalls(_Sampled):
     """Calls, each on its own inputs; the result of the chosen one is verified."""
 
-    def __init__(self, workload: Workload, seed: int, *, whole: bool = True) -> None:
+    def __init__(self, workload: Workload, seed: int, *, whole: bool = True, separate_bytes: int | None = None) -> None:
         super().__init__(workload, seed)
+        self.separate = separate_bytes is not None
         graphed, self.whole, self.wholly_verified = workload.case.group.config.cuda_graph, whole, False
         sets = GRAPH_INPUT_SETS if graphed else MAX_INPUT_SETS
-        self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, seed=seed, sets=sets)
+        sizes: dict[str, Any] = {"seed": seed, "sets": sets, "separate_bytes": separate_bytes}
+        self.inputs = make_inputs(workload.case, workload.attn, workload.shape, workload.sample, **sizes)
         samples = self.inputs.change(GRAPH_INPUT_SETS) if graphed else []
         # a graph for each set of inputs, by the address of its queries
         self.graphs = {s.q.data_ptr(): capture_graph(partial(workload.make_call, s)) for s in samples}

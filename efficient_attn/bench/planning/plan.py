@@ -94,6 +94,10 @@ def make_plan(loaded: LoadedSuite, overrides: Overrides = Overrides()) -> list[C
         same = case_by_digest.setdefault(case.digest, case)  # unlike the key, independent of how a variant is written
         if same is not case:
             raise UsageError(f"{loaded.name}: {case.variant} and {same.variant} are the same case; drop one")
+    on_gpu = (case.group for case in cases if case.group.config.device == "cuda")
+    if any(group.config.dtype == "float32" and find_task(group.target).work for group in on_gpu):
+        text = "efficient kernels are for bfloat16 and float16, and TF32 is off in float32; give --dtype bfloat16"
+        warnings.warn(f"{loaded.name}: float32 on cuda: {text}", stacklevel=2)
     return cases
 
 

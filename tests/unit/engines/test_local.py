@@ -86,6 +86,7 @@ FAILURES = {
     "leave": ("crashed", "the process exited with code 3"),
     "exit": ("crashed", "the process exited with code 4"),
     "fail": ("error", "KeyError: 'lost'"),
+    "exhaust": ("oom", "RuntimeError: CUDA out of memory."),
     "hang_in_c": ("timeout", "stopped, in hang_in_c (toy_jobs.py:"),
     "hang_in_python": ("timeout", "stopped, in hang_in_python (toy_jobs.py:"),
 }

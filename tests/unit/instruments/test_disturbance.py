@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from simulated_cuda import simulate_nvml
 from trees import tree
 
 from efficient_attn.instruments import disturbance
-from efficient_attn.instruments.disturbance import Disturbance, DisturbanceWatch
+from efficient_attn.instruments.disturbance import GPU_READ_S, Disturbance, DisturbanceWatch, GpuWatch, describe_gpu
+from efficient_attn.instruments.environment.gpu import NvmlDevice
+from efficient_attn.instruments.environment.readings import Unknown
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -164,3 +167,31 @@ def test_missing_counters_give_no_values(tmp_path: Path) -> None:
     interval = watch.read_interval()
     assert interval.others_cores is interval.steal_share is interval.throttled is None
     assert interval.own_cpu_s > 0
+
+
+# -- a GPU -----------------------------------------------------------------------------------------------------------
+
+
+def test_sensors_of_a_gpu_are_read_between_samples_at_intervals() -> None:
+    now, nvml = 0.0, simulate_nvml(reasons=0x04)
+    watch = GpuWatch(NvmlDevice(nvml, "GPU-simulated"), clock=lambda: now)
+    for step in range(9):
+        now = step * GPU_READ_S / 4
+        nvml.nvmlDeviceGetClockInfo = lambda handle, kind, step=step: 1000 + step
+        nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle, step=step: 0x40 if step == 4 else 0x05
+        watch.read_between_samples()
+    summary = watch.summarize()
+    assert (summary["readings"], summary["sm_mhz"]) == (3, [1000, 1004, 1008])
+    assert summary["throttled"] == ["power limit", "temperature (hardware)"]
+    assert summary["temperature_c"] is None
+    assert "not supported" in summary["unknown"]["temperature_c"]
+    assert describe_gpu(summary) == "the GPU was throttled: temperature (hardware)"
+    assert describe_gpu(summary | {"throttled": ["power limit"], "others": []}) is None  # of its own work
+    assert describe_gpu(summary | {"throttled": None, "others": [7, 9]}) == "other processes were on the GPU: 7, 9"
+
+
+def test_a_gpu_without_nvml_is_not_disturbed() -> None:
+    watch = GpuWatch(Unknown("not installed"))
+    watch.read_between_samples()
+    assert describe_gpu(watch.summarize()) is None
+    assert watch.summarize()["unknown"]["others"] == "not installed"

@@ -26,6 +26,33 @@ CHANGES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: torch.set_float32_matmul_precision("medium"),
         "changed the precision of matrix products from highest to medium",
     ),
+    "TF32": (
+        lambda: setattr(torch.backends.cuda.matmul, "allow_tf32", True),
+        "changed the precision of matrix products from highest to high",
+    ),
+    "TF32 by name": (
+        lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        "changed the precision of matrix products from highest to different settings",
+    ),
+    "TF32 of cuDNN": (
+        lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
+        "turned cudnn's products in TF32 off",
+    ),
+    "TF32 of convolutions": (
+        lambda: torch._C._set_fp32_precision_setter("cuda", "conv", "ieee"),
+        "changed cudnn's products in TF32 from True to different settings",
+    ),
+    "bfloat16 of oneDNN": (
+        lambda: torch._C._set_fp32_precision_setter("mkldnn", "matmul", "bf16"),
+        "changed the precision of matrix products",
+    ),
+    "float32 of all": (lambda: setattr(torch.backends, "fp32_precision", "tf32"), "changed the precision of matrix"),
+    "benchmark": (lambda: setattr(torch.backends.cudnn, "benchmark", True), "turned cuDNN's choice of kernels by"),
+    "cuDNN": (lambda: setattr(torch.backends.cudnn, "deterministic", True), "turned cuDNN's deterministic kernels on"),
+    "float16 sums": (
+        lambda: setattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True),
+        "turned cuBLAS's sums in float16 on",
+    ),
     "denormals": (lambda: torch.set_flush_denormal(True), "turned the flushing of denormal numbers on"),
     "oneDNN": (lambda: torch._C._set_mkldnn_enabled(False), "turned oneDNN's kernels off"),
     "processors": (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}), "changed the processors"),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from simulated_cuda import simulated_cuda
 
 from efficient_attn.instruments import roofline
 from efficient_attn.instruments.roofline import (
@@ -72,6 +73,16 @@ def test_no_matrix_product_exceeds_the_roofline(rows: int, columns: int, measure
     a, b = torch.randn(rows, 512), torch.randn(512, columns)
     rate = 2 * rows * 512 * columns / _fastest(lambda: a @ b, 20)
     assert _holds_sometimes(lambda best: rate < 1.25 * best.gemm_flops_per_s, measured)
+
+
+@pytest.mark.parametrize(("device", "is_random"), [("cuda", True), ("cpu", False)])
+def test_products_on_a_gpu_are_of_random_numbers(device: str, is_random: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    factors: list[torch.Tensor] = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: factors.extend((a, b)))
+    with simulated_cuda():
+        roofline._measure_product("torch.mm", (64, 32, 16), 1, device, torch.bfloat16)
+    assert {x.dtype for x in factors} == {torch.bfloat16}
+    assert all((x.unique().numel() > 100) is is_random for x in factors)
 
 
 @pytest.mark.alone

@@ -34,7 +34,8 @@ FIXED = (
     "relative_error oracle_error cosine_similarity total_variation missed_mass effective_keys metric accuracy "
     "loss steps parameters seed stop_reason cache cuda_graph graph_breaks retained_bytes rounds processes contaminated "
     "energy_j clamped_rows bytes_moved bandwidth_share memory_budget_bytes longest_context part baseline "
-    "gate_len read_from fill choices budget kernels kept_between_calls_bytes process_peak_bytes extra schema "
+    "gate_len read_from fill choices budget kernels kept_between_calls_bytes process_peak_bytes "
+    "gpu_ms launches gpu_busy_ms launch_bound idle_watts extra schema "
 )
 
 VALUES = {
@@ -172,6 +173,7 @@ ADDED = {
     7: ("choices",),
     8: ("budget",),
     9: ("kernels", "kept_between_calls_bytes", "process_peak_bytes"),
+    10: ("gpu_ms", "launches", "gpu_busy_ms", "launch_bound", "idle_watts"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,6 +38,27 @@ def test_a_pool_is_filled_with_drawn_rows(rows: int, length: int, sets: int, wid
     assert pool.is_intact()
     pool.memory.data[-1, -1] += 1
     assert not pool.is_intact()
+
+
+@pytest.mark.parametrize("width", [1, 8, 20])
+@pytest.mark.parametrize("length", [1, 17, 40])
+def test_separate_tensors_of_a_pool_share_no_memory(length: int, width: int) -> None:
+    drawn = torch.rand(1, 2, 40, width)
+    tensors = RowPool(drawn, length, 5, separate=True).tensors
+    assert all(a.data_ptr() + a.nbytes <= b.data_ptr() for a, b in pairwise(tensors))
+    assert all((x.data_ptr() - tensors[0].data_ptr()) % CACHE_LINE_BYTES == 0 for x in tensors)
+    assert len({x.numpy().tobytes() for x in tensors}) == 5
+
+
+@pytest.mark.parametrize("variant", ["full", "reformer", "random_feature:gated=true"])
+@pytest.mark.parametrize(("least", "separate"), [(10**5, True), (10, False)])
+def test_inputs_in_separate_memory_exceed_a_size(variant: str, least: int, separate: bool) -> None:
+    w = Workload(tiny_suites.case(variant, seq_len=31, dtype="bfloat16"))
+    inputs = make_inputs(w.case, w.attn, w.shape, w.sample, seed=0, separate_bytes=least)
+    samples = inputs.change(10**6)
+    assert sum({x.data_ptr(): x.nbytes for s in samples for x in list_tensors(s)}.values()) > least
+    first, second = sorted(sample.q.data_ptr() for sample in samples)[:2]
+    assert (second - first >= samples[0].q.nbytes) is separate  # larger inputs evict themselves
 
 
 @pytest.mark.parametrize("variant", ["full", "mqa", "random_feature:gated=true", "mla:latent_dim=16"])

@@ -244,6 +244,11 @@ def test_cold_decode_steps_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch)
         timed.verify()
 
 
+def test_decode_steps_are_no_cuda_graphs() -> None:
+    with pytest.raises(ea.UnsupportedError, match="decode steps are not captured"):
+        _make_timed(_workload(mode="decode", cuda_graph=True))
+
+
 def test_cuda_graphs_need_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ea.UnsupportedError, match="need a CUDA device"):

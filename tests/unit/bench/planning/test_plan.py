@@ -201,7 +201,10 @@ def test_default_dtypes_on_gpus_are_half_precision() -> None:
     both = {"device": ["cpu", "cuda"]}
     dtypes = {(c.group.config.device, c.group.config.dtype) for c in tiny_suites.plan(axes=both)}
     assert dtypes == {("cpu", "float32"), ("cuda", "float16"), ("cuda", "bfloat16")}
-    assert {c.group.config.dtype for c in tiny_suites.plan(axes=both | {"dtype": ["float32"]})} == {"float32"}
+    with pytest.warns(UserWarning, match="float32 on cuda: efficient kernels are for bfloat16") as warned:
+        cases = tiny_suites.plan(axes=both | {"dtype": ["float32", "bfloat16"], "seq_len": [16, 32]})
+    assert {c.group.config.dtype for c in cases} == {"float32", "bfloat16"}
+    assert len(warned) == 1
 
 
 def test_max_rounds_has_a_default_and_is_at_least_rounds() -> None:

@@ -35,3 +35,16 @@ def test_runs_without_a_workspace_have_no_empty_column(tmp_path: Path) -> None:
     text = write_report([run], tmp_path / "out").markdown.read_text()
     assert "Peak memory" in text
     assert "| Workspace" not in text
+    assert "aunches" not in text  # which rows of a processor do not have
+
+
+def test_launches_on_a_gpu_are_shown_and_explained(tmp_path: Path) -> None:
+    records = list(runs.speed(lengths=(512,)))
+    for record in records:
+        if record.row.variant in ("full", "linear"):
+            record.row.launches, record.row.launch_bound = 18_947, record.row.variant == "linear"
+    text = write_report([runs.write_run(tmp_path / "run", records)], tmp_path / "out").markdown.read_text()
+    lines = [line for line in text.splitlines() if "18,947" in line]
+    assert ["18,947, launch-bound |" in line for line in lines] == [line.startswith("| linear") for line in lines]
+    assert len(lines) == 2
+    assert "'Launches' is the number of kernels" in text
