@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ...feature_maps import LOG2_E
+from ...feature_maps import power_of_e
 from ..derivatives import KernelFunction, differentiate_once
 from ..products import add_products, multiply_rows
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
@@ -134,7 +134,7 @@ def relative_weights(a: Tensor, reference: Tensor) -> Tensor:
 def exponentiate(logs: Tensor) -> Tensor:
     """e^logs, in place. In float32 as a power of two, which torch computes several times as fast; its rounding of large
     exponents would show in float64, where signed weights may cancel."""
-    return logs.exp_() if logs.dtype == torch.float64 else logs.mul_(LOG2_E).exp2_()
+    return logs.exp_() if logs.dtype == torch.float64 else power_of_e(logs)
 
 
 class Rescale(NamedTuple):
@@ -226,10 +226,11 @@ class _ReadSumsFunction(KernelFunction):
         totals = kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in config.cut(q):
             x = _fade(config.queries(q[:, :, rows], rows)[0], fading, rows)
-            top, total = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
+            top = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1)
+            total = dot_rows(x.flatten(1, 2), z).view(*x.shape[:3], 1) if config.divisor else None
+            saved = divide(config, top, total, out[:, :, rows])
             if totals is not None:
-                total = totals[:, :, rows] = dot_rows(x.flatten(1, 2), z).view(*x.shape[:3], 1)
-            divide(config, top, total, out[:, :, rows])
+                totals[:, :, rows] = saved
         return out, totals
 
     @staticmethod
