@@ -48,12 +48,9 @@ def attend(x: Tensor, keys: Stretch, state: ScanState) -> tuple[Tensor, Tensor |
     for part in _read_parts(keys, state):
         rows, weights = _fold_rows(x[:, :, part.positions], part.count), part.weights
         pairs = _mask_causal(rows @ part.y.mT, x.shape[1], weights)
-        if part.before is None:
-            out = pairs @ part.v
-        else:
-            out = weigh_past(rows @ part.before, weights).baddbmm_(pairs, part.v)
-        outputs.append(_unfold_rows(out, x, part.count))
-    out = _join_parts(outputs, 2)
+        past = None if part.before is None else weigh_past(rows @ part.before, weights)
+        outputs.append(_unfold_rows(_add_product(past, pairs, part.v), x, part.count))
+    out = join_parts(outputs, 2)
     return (out[..., :-1], out[..., -1:]) if state.divides else (out, None)
 
 
@@ -70,7 +67,7 @@ def backward(
         has_earlier = to_start or part.positions.start > 0
         results.append((grad_x, *_go_back(part, rows, tops, grad_pairs, grad_state, has_earlier=has_earlier)))
     by_queries, *by_keys = zip(*reversed(results), strict=True)
-    return _join_parts(by_queries, 2), *(_join_parts(parts, 1) for parts in by_keys)
+    return join_parts(by_queries, 2), *(join_parts(parts, 1) for parts in by_keys)
 
 
 def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tuple[Tensor, list[Tensor | None]]:
@@ -81,7 +78,7 @@ def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tup
         tops = _fold_rows(joined[:, :, part.positions], part.count)
         grad_pairs = _mask_causal(tops @ part.v.mT, joined.shape[1], part.weights)
         results.append(_unfold_rows(_query_gradient(part, tops, grad_pairs), joined, part.count))
-    return _join_parts(results, 2), references
+    return join_parts(results, 2), references
 
 
 def backward_keys(
@@ -97,7 +94,7 @@ def backward_keys(
         rows, tops = (_fold_rows(t[:, :, positions], count) for t in (x, joined))
         grad_pairs = _mask_causal(tops @ part.v.mT, x.shape[1], part.weights)
         results.append(_go_back(part, rows, tops, grad_pairs, grad_state))
-    grad_y, grad_v = (_join_parts(parts, 1) for parts in zip(*reversed(results), strict=True))
+    grad_y, grad_v = (join_parts(parts, 1) for parts in zip(*reversed(results), strict=True))
     return grad_y, grad_v
 
 
@@ -116,9 +113,8 @@ def _read_parts(keys: Stretch, state: ScanState, *, to_end: bool = True) -> Iter
 
 def _query_gradient(part: Part, tops: Tensor, grad_pairs: Tensor) -> Tensor:
     """``[Bh C, G c, F]``, from the gradients by outputs and by products of pairs."""
-    if part.before is None:
-        return grad_pairs @ part.y
-    return (weigh_past(tops, part.weights) @ part.before.mT).baddbmm_(grad_pairs, part.y)
+    past = None if part.before is None else weigh_past(tops, part.weights) @ part.before.mT
+    return _add_product(past, grad_pairs, part.y)
 
 
 def _go_back(
@@ -130,11 +126,10 @@ def _go_back(
     after, chunk_grads = grad_state.read_backward(rows, tops, part.count, weights)
     pairs = _mask_causal(rows @ y.mT, rows.shape[1] // y.shape[1], weights)
     width = v.shape[2] - grad_state.divides
-    if after is None:
-        grad_y, grad_v = grad_pairs.mT @ rows, pairs.mT @ tops[..., :width]
-    else:
-        grad_y = (weigh_sums(v, weights) @ after.mT).baddbmm_(grad_pairs.mT, rows)
-        grad_v = weigh_sums(y @ after[..., :width], weights).baddbmm_(pairs.mT, tops[..., :width])
+    by_sums = None if after is None else weigh_sums(v, weights) @ after.mT
+    value_sums = None if after is None else weigh_sums(y @ after[..., :width], weights)
+    grad_y = _add_product(by_sums, grad_pairs.mT, rows)
+    grad_v = _add_product(value_sums, pairs.mT, tops[..., :width])
     if has_earlier:
         grad_state.advance_backward(rows, tops, weights, chunk_grads)
     return tuple(g.view(len(y) // part.count, -1, g.shape[2]) for g in (grad_y, grad_v))  # pyright: ignore[reportReturnType]
@@ -185,7 +180,13 @@ def _fold_rows(x: Tensor, count: int) -> Tensor:
     return x.unflatten(2, (count, -1)).transpose(1, 2).reshape(len(x) * count, -1, x.shape[3])
 
 
-def _join_parts(parts: Sequence[Tensor], dim: int) -> Tensor:
+def _add_product(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    """``total + x @ y``, in place if there is a total."""
+    return x @ y if total is None else total.baddbmm_(x, y)
+
+
+def join_parts(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """``torch.cat``, without a copy of a single part."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 

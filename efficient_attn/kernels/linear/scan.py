@@ -99,9 +99,10 @@ class _ScanFunction(KernelFunction):
         for rows in _cut_stretches(config, q):
             top, total = kernel.attend(*config.both(q, keys, rows), state)
             out = config.make_rows(q, top) if out is None else out
-            totals.append(divide(config, top, total, out[:, :, rows]))
-        saved = None if totals[0] is None else totals[0].contiguous() if len(totals) == 1 else torch.cat(totals, 2)
-        return out, *state.split(), state.reference, saved
+            saved = divide(config, top, total, out[:, :, rows])
+            if saved is not None:
+                totals.append(saved.contiguous())  # not a view of a row's other results
+        return out, *state.split(), state.reference, chunks.join_parts(totals, 2) if totals else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -139,9 +140,8 @@ def _gradients(
         grads = SavedRows(grad, out, *config.divisors(totals)).divide_backward(stretches[0])
         x, stretch, backward = tape.record_both(q, keys, stretches[0])
         grad_x, grad_y, grad_v = chunks.backward(x, stretch, grads, state, grad_state, to_start=has_past)
-        grads = *backward(grad_x, grad_y), grad_v
-        tensors = q, keys.k, keys.logs, keys.v
-        grad_q, grad_k, grad_logs, grad_v = (None if x is None or g is None else g.to(x.dtype) for x, g in zip(tensors, grads))
+        pairs = zip((q, keys.k, keys.logs, keys.v), (*backward(grad_x, grad_y), grad_v), strict=True)
+        grad_q, grad_k, grad_logs, grad_v = (None if x is None or g is None else g.to(x.dtype) for x, g in pairs)
     else:
         saved_rows = SavedRows(grad, out, *config.divisors(totals))
         grad_q, references = _backward_queries(tape, q, keys, saved_rows, state)

@@ -63,7 +63,7 @@ class ScanState:
         """The weights in ``count`` chunks ``y [Bh C, c, F]`` of equal length, from logarithms ``a [Bh, C c]``."""
         if self.rates:
             weights = find_steady_weights(self.rates, len(y) // count, y.shape[1], count, y.dtype, y.device)
-            return weights._replace(reference=self.reference if a is None else a[:, -1].double())
+            return weights._replace(reference=None if a is None else a[:, -1].double())
         if a is None:
             return None
         if self.reference is None:
@@ -73,14 +73,15 @@ class ScanState:
             return compute_chunk_weights(a, self.reference, self.decays, y.dtype, count)
         if (weights := self._steady_weights.get((count, length))) is None:
             rate = (a[:, -1:] - a[:, :1]).double() / (length - 1)
-            weights = self._steady_weights[count, length] = compute_steady_weights(rate, length // count, count, y.dtype)
+            weights = compute_steady_weights(rate, length // count, count, y.dtype)
+            self._steady_weights[count, length] = weights
         return weights._replace(reference=a[:, -1].double())
 
     def read(
         self, y: Tensor, v: Tensor, count: int, weights: ChunkWeights | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The sums before each of C chunks of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``, and those of each chunk
-        ``[Bh, C, F E]``, for `advance`. A single chunk reads the state, and has none."""
+        """The sums before each of C chunks of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``, and those of each
+        chunk ``[Bh, C, F E]``, for `advance`. A single chunk reads the state, and has none."""
         if count == 1:
             return self.sums, None
         chunk_sums = (y.mT @ weigh_sums(v, weights)).view(-1, count, y.shape[2] * v.shape[2])
@@ -119,7 +120,7 @@ class ScanState:
     def _add(
         self, x: Tensor, v: Tensor, weights: ChunkWeights | None, chunk_sums: Tensor | None, factors: Tensor | None
     ) -> None:
-        """Add ``x^T v`` of one chunk, or the sums of several, with their factors ``[Bh, 1, C]``, to the decayed state."""
+        """Add ``x^T v`` of one chunk, or the sums of several by factors ``[Bh, 1, C]``, to the decayed state."""
         past = self.sums
         if chunk_sums is None and past is not None:
             past = past if weights is None else past.mul_(weights.carry[:, -1:])

@@ -21,6 +21,7 @@ from torch import Tensor
 from ...feature_maps import power_of_e
 from ..derivatives import KernelFunction, differentiate_once
 from ..products import add_products, multiply_rows
+from ..sparse.mask_cache import MASK_CACHE
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 
 KERNEL = "the kernel of linear attention"
@@ -73,20 +74,37 @@ def step(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums) -> tuple[
     """The recurrent form, for decoding: add one position to the sums, in place, and read them. Returns
     ``[Bh, G, 1, E]`` and the sums. No gradient."""
     kv, z, reference = past
-    x = config.queries(q, FIRST_POSITION)[0].flatten(1, 2)
-    y, v, a = config.stretch(keys, FIRST_POSITION)
-    if a is not None and reference is not None:
+    x, (y, v, a) = config.both(q, keys, FIRST_POSITION)
+    if config.rates:
+        fading = find_fading(config.rates, kv)
+        kv.mul_(fading)
+        if config.divisor:
+            z.mul_(fading[..., 0])
+        reference = None if a is None else a[:, -1]
+    elif a is not None and reference is not None:
         scale = rescale(config, a, reference, kv.dtype)
         y, reference = y * scale.weights, scale.reference
         kv.mul_(scale.carry[..., None])
-        z.mul_(scale.carry)
-    kv.baddbmm_(y.mT, v)
+        if config.divisor:
+            z.mul_(scale.carry)
+    kv.baddbmm_(y.mT, config.widen(v))
     if config.divisor:
         z += y[:, 0]
+    x = x.flatten(1, 2)
     top = (x @ kv).unflatten(1, (-1, 1))
     out = q.new_empty(top.shape)
     divide(config, top, dot_rows(x, z).unflatten(1, (-1, 1)) if config.divisor else None, out)
     return out, Sums(kv, z, reference)
+
+
+def find_fading(rates: tuple[float, ...], kv: Tensor) -> Tensor:
+    """The decays ``[Bh, 1, 1]`` of sums in a step, cached. rates: of key-value heads."""
+
+    def make() -> tuple[Tensor]:
+        factors = torch.tensor(rates, dtype=torch.float64).neg_().exp_().to(device=kv.device, dtype=kv.dtype)
+        return (factors.repeat(len(kv) // len(rates))[:, None, None],)
+
+    return MASK_CACHE.find(("fading", rates, len(kv), kv.dtype, kv.device), make)[0]
 
 
 def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
@@ -148,10 +166,10 @@ class Rescale(NamedTuple):
 
 def rescale(config: LinearConfig, a: Tensor, reference: Tensor, dtype: torch.dtype) -> Rescale:
     """From a reference to that after keys with the logarithms ``a [Bh, L]``; no gradient by the reference."""
-    newest = a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))
-    newest = newest.to(reference.dtype).detach()
-    carry, weights = relative_weights(reference, newest), relative_weights(a, newest[:, None])
-    return Rescale(newest, carry.to(dtype)[:, None], weights.to(dtype)[..., None])
+    both = torch.cat([reference[:, None], a.to(reference.dtype)], 1)
+    newest = (a[:, -1].to(reference.dtype) if config.decays else both.amax(1)).detach()
+    carry, weights = relative_weights(both, newest[:, None]).to(dtype).split([1, a.shape[1]], 1)
+    return Rescale(newest, carry, weights[..., None])
 
 
 class _SumKeysFunction(KernelFunction):

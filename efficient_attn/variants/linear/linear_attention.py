@@ -268,7 +268,7 @@ class LinearAttention(Attention):
 
     def split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group together, or one after another if they weight keys differently."""
-        batch, kv_heads, m, _ = k.shape
+        _, kv_heads, m, _ = k.shape
         rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
         rates = self.rates(q.shape[1])
         if rates is None:
@@ -289,4 +289,4 @@ def fold_valid(valid: Tensor | None, k: Tensor) -> Tensor | None:
 
 def away_from_zero(total: Tensor) -> Tensor:
     """A sum of weights of either sign, moved away from zero to `MIN_DIVISOR` where it is closer than that."""
-    return torch.where(total.abs() < MIN_DIVISOR, torch.full_like(total, MIN_DIVISOR).copysign(total.detach()), total)
+    return total.abs().clamp(min=MIN_DIVISOR).copysign(total)
