@@ -139,8 +139,7 @@ class ScanState:
         heads, count, _ = chunk_sums.shape
         if weights is not None:
             return weights.sums
-        (earlier,) = find_earlier(count + 1, count, chunk_sums.dtype, chunk_sums.device)
-        return earlier.expand(heads, -1, -1)
+        return find_triangle(count + 1, count, chunk_sums.dtype, chunk_sums.device).expand(heads, -1, -1)
 
 
 def _add_state(sums: Tensor, state: Tensor, carry: Tensor | None) -> None:
@@ -149,12 +148,13 @@ def _add_state(sums: Tensor, state: Tensor, carry: Tensor | None) -> None:
     sums.add_(flat) if carry is None else sums.addcmul_(flat, carry)
 
 
-def find_earlier(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor]:
+def find_triangle(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A cached matrix ``[rows, columns]``: 1 for columns before the row, else 0."""
-    return MASK_CACHE.find(
-        ("earlier", rows, columns, dtype, device),
-        lambda: (torch.ones(rows, columns, dtype=dtype, device=device).tril_(-1),),
-    )
+
+    def make() -> tuple[Tensor]:
+        return (torch.ones(rows, columns, dtype=dtype, device=device).tril_(-1),)
+
+    return MASK_CACHE.find(("triangle", rows, columns, dtype, device), make)[0]
 
 
 def find_steady_weights(
@@ -181,14 +181,14 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
     begin = (starts - base)[:, :-1].to(dtype).flatten()[:, None]
     level, top = zero_if_infinite(level), zero_if_infinite(level[:, -1:])
     size = a.shape[2]
-    later = torch.ones(size, size, dtype=torch.bool, device=a.device).triu_(1)
+    later = find_triangle(size, size, torch.bool, a.device).mT
     pairs = exponentiate((near[:, None] - level[:, :, None]).masked_fill_(later, NEG_INF))
-    before = torch.ones(count + 1, count, dtype=torch.bool, device=a.device).tril_(-1)
+    not_before = find_triangle(count + 1, count + 1, torch.bool, a.device)[1:].mT
     return ChunkWeights(
         pairs[:, None, None],
         exponentiate(begin - level)[:, None, None, :, None],
         exponentiate(near - top)[:, None, :, None],
-        (last[:, None] - base[..., None]).masked_fill_(~before, NEG_INF).exp_().to(dtype),
+        (last[:, None] - base[..., None]).masked_fill_(not_before, NEG_INF).exp_().to(dtype),
         (reference[:, None] - base).exp_().to(dtype)[..., None],
         starts[:, -1].clone(),
     )
