@@ -65,7 +65,12 @@ def _elu_plus_one(x: Tensor) -> Tensor:
         or (x.requires_grad and torch.is_grad_enabled())
     ):
         return x.clamp(max=0).exp() + x.relu()
-    return x.clamp(max=0).mul_(LOG2_E).exp2_().add_(x.clamp(min=0))
+    return power_of_e(x.clamp(max=0)).add_(x.clamp(min=0))
+
+
+def power_of_e(x: Tensor) -> Tensor:
+    """e^x in place; on a CPU in less time than torch's exp takes."""
+    return x.mul_(LOG2_E).exp2_() if x.device.type == "cpu" else x.exp_()
 
 
 def _elu_plus_one_backward(x: Tensor, features: Tensor, by_features: Tensor, by_logarithm: Tensor | None) -> Tensor:

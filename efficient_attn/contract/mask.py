@@ -155,7 +155,7 @@ class Mask:
             lengths = torch.tensor(self.packed_lengths(n), device=device, dtype=torch.int64)
             sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
             allowed = allowed & (sequence[:, None] == sequence)
-        if self.causal:
+        if self.causal and (self.query_positions is not None or self.start(n, m) < m - 1):
             allowed = allowed & (torch.arange(m, device=device) <= self.positions(n, m, device=device)[:, None])
         for valid, shape in ((self.key_valid(m), (-1, 1, 1, m)), (self.query_valid(n), (-1, 1, n, 1))):
             if valid is not None:

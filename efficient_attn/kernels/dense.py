@@ -1,6 +1,5 @@
 """The arithmetic of references: dense, simple, in float32 or wider. It defines correct results and is not fast."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,11 +16,8 @@ def expand_heads(x: Tensor, heads: int) -> Tensor:
 
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
     """Softmax over the allowed keys; a row that may see none gets weights of zero."""
-    scores = scores.masked_fill(~allowed, float("-inf"))
-    row_max = scores.amax(-1, keepdim=True)
-    weights = torch.exp(scores - row_max.masked_fill(row_max.isinf(), 0))
-    total = weights.sum(-1, keepdim=True)
-    return weights / total.masked_fill(total == 0, 1)
+    hidden = ~allowed
+    return scores.masked_fill(hidden, float("-inf")).softmax(-1).masked_fill(hidden, 0)
 
 
 def softmax_attention(

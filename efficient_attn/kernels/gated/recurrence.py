@@ -42,15 +42,22 @@ def step(inputs: Inputs, state: Tensor) -> tuple[Tensor, Tensor]:
     """`scan` of one position, without gradients; changes the state."""
     if triton_step.is_chosen(state, triton_step.MAX_WIDTH, *inputs):
         return triton_step.step_state(*inputs, state), state
-    k, v = widen(inputs.k), widen(inputs.v)
+    write(inputs, state)
+    q = inputs.q
+    out = (widen(q).flatten(1, 2) @ state).unflatten(1, q.shape[1:3])
+    return torch.mul(out, q.shape[3] ** -0.5, out=q.new_empty(out.shape)), state
+
+
+def write(inputs: Inputs, state: Tensor) -> None:
+    """Change the state by one position; the queries are not read."""
+    k, v = widen(inputs.k), inputs.v
     if inputs.g is not None:
         state.mul_(widen(inputs.g).mT.exp())
     if inputs.b is None:
-        state.baddbmm_(k.mT, v)
+        state.baddbmm_(k.mT, widen(v))
     else:
-        errors = torch.baddbmm(v, k, state, alpha=-1).mul_(widen(inputs.b)[..., None])
+        errors = (v - k @ state).mul_(inputs.b[..., None])
         state.baddbmm_(k.mT, errors)
-    return read(inputs.q, state), state
 
 
 def read(q: Tensor, state: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """One stretch of a recurrence: all its chunks together, but for the states before each. See `recurrence`."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ class Chunks(NamedTuple):
     local_u: Tensor  # [n, c, E]
     reads: Tensor | None  # [n, c, D]
     writes: Tensor  # [n, c, D]
+    transitions: Tensor | None  # [n, D, D], of the state over a chunk, on a GPU, where its steps are too many
 
 
 def prepare(inputs: Inputs, rows: slice, size: int) -> Chunks:
@@ -43,14 +45,16 @@ def prepare(inputs: Inputs, rows: slice, size: int) -> Chunks:
     decay = make_decay(None if inputs.g is None else fold(inputs.g, rows, size))
     if inputs.b is None:
         pairs = _weigh_queries(decay, q, k)
-        return Chunks(q, k, v, None, decay, pairs, None, None, v, None, decay.to_end(k))
+        return Chunks(q, k, v, None, decay, pairs, None, None, v, None, decay.to_end(k), None)
     b = fold(inputs.b[..., None], rows, size)
     pairs, key_pairs = _weigh_queries(decay, q, k), decay.weigh_pairs(k[:, :, None], k)[:, :, 0]
     inverse = invert(key_pairs * b)
     scaled = inverse * b.mT  # T diag(b)
-    return Chunks(
-        q, k, v, b, decay, pairs, key_pairs, inverse, scaled @ v, scaled @ decay.from_start(k), decay.to_end(k)
-    )
+    reads, writes, transitions = scaled @ decay.from_start(k), decay.to_end(k), None
+    if k.device.type != "cpu":
+        identity = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)
+        transitions = decay.over_all(identity.expand(len(k), -1, -1)) - writes.mT @ reads
+    return Chunks(q, k, v, b, decay, pairs, key_pairs, inverse, scaled @ v, reads, writes, transitions)
 
 
 def _weigh_queries(decay: NoDecay, q: Tensor, k: Tensor) -> Tensor:
@@ -73,17 +77,19 @@ def recur(stretch: Chunks, state: Tensor) -> tuple[Tensor, Tensor]:
     count = u.shape[1]
     states = state.new_empty(heads, count + 1, *state.shape[1:])
     states[:, 0] = state
+    if stretch.reads is not None and stretch.transitions is None:
+        reads, u = _by_chunk(stretch.reads, heads), u.clone()
+        for j, factor in enumerate(_list_decays(stretch, heads, count)):
+            u[:, j].baddbmm_(reads[:, j], states[:, j], alpha=-1)
+            decayed = states[:, j] if factor is None else states[:, j] * factor
+            torch.baddbmm(decayed, writes[:, j].mT, u[:, j], out=states[:, j + 1])
+        return states, u.flatten(0, 1)
+    sums = _by_chunk(stretch.writes.mT @ stretch.local_u, heads)
+    for j, transition in enumerate(_list_transitions(stretch, heads, count)):
+        transition(sums[:, j], states[:, j], states[:, j + 1])
     if stretch.reads is None:
-        sums = (stretch.writes.mT @ stretch.local_u).unflatten(0, (heads, count))
-        for j, over_all in enumerate(_decay_steps(stretch, heads, count)):
-            torch.add(over_all(states[:, j]), sums[:, j], out=states[:, j + 1])
         return states, stretch.local_u
-    reads = _by_chunk(stretch.reads, heads)
-    u = u.clone()
-    for j, over_all in enumerate(_decay_steps(stretch, heads, count)):
-        u[:, j].baddbmm_(reads[:, j], states[:, j], alpha=-1)
-        torch.baddbmm(over_all(states[:, j]), writes[:, j].mT, u[:, j], out=states[:, j + 1])
-    return states, u.flatten(0, 1)
+    return states, torch.baddbmm(stretch.local_u, stretch.reads, _fold_states(states[:, :-1]), alpha=-1)
 
 
 def attend(stretch: Chunks, states: Tensor, u: Tensor) -> Tensor:
@@ -101,17 +107,21 @@ def backward(
     flat, before = grad.flatten(1, 2), _fold_states(states[:, :-1])
     grad_u = stretch.pairs.flatten(1, 2).mT @ flat
     grad_states = _by_chunk(_decayed_queries(stretch).mT @ flat, heads)  # by the state before each chunk
-    after = torch.empty_like(grad_states)  # by the state after each chunk
+    count = grad_states.shape[1]
+    after = grad_state.new_empty(heads, count + 1, *grad_state.shape[1:])  # by the state before each chunk, and the end
+    after[:, -1] = grad_state
     local_grad_u, writes = _by_chunk(grad_u, heads), _by_chunk(stretch.writes, heads)
-    reads = None if stretch.reads is None else _by_chunk(stretch.reads, heads)
-    steps = list(_decay_steps(stretch, heads, grad_states.shape[1]))
-    for j in reversed(range(len(steps))):
-        after[:, j] = grad_state
-        grad_state = grad_states[:, j] + steps[j](grad_state)
+    reads = None if stretch.reads is None else _by_chunk(stretch.reads, heads).mT
+    if stretch.reads is not None and stretch.transitions is not None:
+        grad_states = torch.baddbmm(grad_states.flatten(0, 1), stretch.reads.mT, grad_u, alpha=-1)
+        grad_states, reads = _by_chunk(grad_states, heads), None
+    steps = list(enumerate(_list_transitions(stretch, heads, count, transposed=True)))
+    for j, transition in reversed(steps):
+        transition(grad_states[:, j], after[:, j + 1], after[:, j])
         if reads is not None:
-            local_grad_u[:, j].baddbmm_(writes[:, j], after[:, j])
-            grad_state.baddbmm_(reads[:, j].mT, local_grad_u[:, j], alpha=-1)
-    after = after.flatten(0, 1)
+            local_grad_u[:, j].baddbmm_(writes[:, j], after[:, j + 1])
+            after[:, j].baddbmm_(reads[:, j], local_grad_u[:, j], alpha=-1)
+    grad_state, after = after[:, 0], after[:, 1:].flatten(0, 1)
     if reads is None:
         grad_u.baddbmm_(stretch.writes, after)
     return _backward_chunks(stretch, flat, u, grad_u, before, after), grad_state
@@ -175,13 +185,26 @@ def _decayed_queries(stretch: Chunks) -> Tensor:
     return stretch.decay.from_start(stretch.q).flatten(1, 2)
 
 
-def _decay_steps(stretch: Chunks, heads: int, count: int) -> list[Any]:
-    """For each chunk, a function that applies its decay to states ``[Bh, D, E]``."""
+def _list_decays(stretch: Chunks, heads: int, count: int) -> Sequence[Tensor | None]:
+    """The decays ``[Bh, 1 or D, 1]`` over each chunk, if there are any."""
     starts = getattr(stretch.decay, "starts", None)
-    if starts is None:
-        return [lambda x: x] * count
-    factors = starts[:, -1, :, None].unflatten(0, (heads, count)).unbind(1)
-    return [factor.mul for factor in factors]
+    return [None] * count if starts is None else starts[:, -1, :, None].unflatten(0, (heads, count)).unbind(1)
+
+
+def _list_transitions(
+    stretch: Chunks, heads: int, count: int, *, transposed: bool = False
+) -> list[Callable[[Tensor, Tensor, Tensor], Any]]:
+    """For each chunk, a function of a sum, of the state ``[Bh, D, E]`` before the chunk, and of the tensor to write the
+    state after it to; with the delta rule if there are `Chunks.transitions`."""
+    if stretch.transitions is not None:
+        matrices = _by_chunk(stretch.transitions.mT if transposed else stretch.transitions, heads).unbind(1)
+        return [lambda total, x, out, m=m: torch.baddbmm(total, m, x, out=out) for m in matrices]
+    return [
+        (lambda total, x, out: torch.add(total, x, out=out))
+        if factor is None
+        else (lambda total, x, out, factor=factor: torch.addcmul(total, x, factor, out=out))
+        for factor in _list_decays(stretch, heads, count)
+    ]
 
 
 def _mask_later(weights: Tensor) -> Tensor:

@@ -9,10 +9,13 @@ features of Q and K. Within a chunk the weights of pairs are formed; the past is
 are processed together: their sums are one product, and those before each of them another, with a small matrix. If it is
 large, chunks are processed one by one, with S in place.
 
-Weights of keys in a chunk are relative to each row's running maximum: a later reference would leak the future.
+Where sums of weights divide, values have a further column of ones, and gradients that by these sums, so that the same
+products give both. Weights of keys in a chunk are relative to each row's running maximum: a later reference would leak
+the future.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,45 +23,62 @@ from torch import Tensor
 from ..step_sizes import limit_elements
 from .linear_config import OutputGrads, Stretch
 from .scan_state import ChunkWeights, ScanState, weigh_past, weigh_sums
-from .sums import dot_rows, pair_gradients
 
 CHUNK = 64  # positions: the pairs within a chunk cost more, the longer it is, and the sums more, the shorter
 
 MAX_SUMS_ELEMENTS = 2**18  # numbers of the sums of chunks processed together: more would not stay in the cache
 
 
-def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor | None:
-    """Write weighted sums of values into ``tops [Bh, G, L, E]``, and add the stretch to the state. Returns the sums of
-    weights ``[Bh, G, L, 1]``, if something divides by them."""
-    totals = x.new_empty(*x.shape[:3], 1) if state.divides else None
-    for positions, count in _split_positions(x.shape[2], state):
-        rows, (ys, vs, a) = _fold_rows(x[:, :, positions], count), _fold_stretch(keys.rows(positions), count)
-        weights = state.compute_weights(a, count)
-        local_weights, past = _mask_causal(rows @ ys.mT, x.shape[1], weights), state.read(ys, vs, weights)
-        tops[:, :, positions] = _unfold_rows(weigh_past(rows @ past.kv, weights).baddbmm_(local_weights, vs), x, count)
-        if totals is not None and past.z is not None:
-            total = weigh_past(dot_rows(rows, past.z), weights).add_(local_weights.sum(-1, keepdim=True))
-            totals[:, :, positions] = _unfold_rows(total, x, count)
-        state.advance(ys, vs, weights, past)
-    return totals
+class Part(NamedTuple):
+    """C chunks of c positions that are computed together. reference: of the state before them."""
+
+    positions: slice
+    count: int
+    y: Tensor  # [Bh C, c, F]
+    v: Tensor  # [Bh C, c, E], with divisors E + 1
+    weights: ChunkWeights | None
+    reference: Tensor | None
+    before: Tensor | None = None  # the sums before each chunk [Bh C, F, E]
+
+
+def attend(x: Tensor, keys: Stretch, state: ScanState) -> tuple[Tensor, Tensor | None]:
+    """Weighted sums of values ``[Bh, G, L, E]``, and of weights ``[Bh, G, L, 1]`` if something divides by them. Adds
+    the stretch to the state."""
+    outputs = []
+    for part in _read_parts(keys, state):
+        rows, weights = _fold_rows(x[:, :, part.positions], part.count), part.weights
+        pairs = _mask_causal(rows @ part.y.mT, x.shape[1], weights)
+        past = None if part.before is None else weigh_past(rows @ part.before, weights)
+        outputs.append(_unfold_rows(_add_product(past, pairs, part.v), x, part.count))
+    out = join_parts(outputs, 2)
+    return (out[..., :-1], out[..., -1:]) if state.divides else (out, None)
+
+
+def backward(
+    x: Tensor, keys: Stretch, grads: OutputGrads, state: ScanState, grad_state: ScanState, *, to_start: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`backward_queries` and `backward_keys` of an only stretch, which have products in common. to_start: whether the
+    gradient by the state before it is needed."""
+    joined, results = grads.join(), []
+    for part in reversed(list(_read_parts(keys, state, to_end=False))):
+        rows, tops = (_fold_rows(t[:, :, part.positions], part.count) for t in (x, joined))
+        grad_pairs = _mask_causal(tops @ part.v.mT, x.shape[1], part.weights)
+        grad_x = _unfold_rows(_query_gradient(part, tops, grad_pairs), x, part.count)
+        has_earlier = to_start or part.positions.start > 0
+        results.append((grad_x, *_go_back(part, rows, tops, grad_pairs, grad_state, has_earlier=has_earlier)))
+    by_queries, *by_keys = zip(*reversed(results), strict=True)
+    return join_parts(by_queries, 2), *(join_parts(parts, 1) for parts in by_keys)
 
 
 def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tuple[Tensor, list[Tensor | None]]:
     """The gradient ``[Bh, G, L, F]`` of queries' features, and the references of the state, for `backward_keys`."""
-    group, length = grads.top.shape[1:3]
-    grad_x, references = keys.y.new_empty(*grads.top.shape[:3], keys.y.shape[2]), []
-    for positions, count in _split_positions(length, state):
-        references.append(state.reference)
-        chunk_grads, (ys, vs, a) = _fold_grads(grads.rows(positions), count), _fold_stretch(keys.rows(positions), count)
-        weights = state.compute_weights(a, count)
-        past = state.read(ys, vs, weights)
-        chunk_grad = weigh_past(chunk_grads.top, weights) @ past.kv.mT
-        if chunk_grads.total is not None and past.z is not None:
-            chunk_grad.addcmul_(weigh_past(chunk_grads.total, weights), past.z[:, None])
-        chunk_grad.baddbmm_(_pair_gradients(chunk_grads, vs, group, weights), ys)
-        grad_x[:, :, positions] = _unfold_rows(chunk_grad, grads.top, count)
-        state.advance(ys, vs, weights, past)
-    return grad_x, references
+    joined, results, references = grads.join(), [], []
+    for part in _read_parts(keys, state):
+        references.append(part.reference)
+        tops = _fold_rows(joined[:, :, part.positions], part.count)
+        grad_pairs = _mask_causal(tops @ part.v.mT, joined.shape[1], part.weights)
+        results.append(_unfold_rows(_query_gradient(part, tops, grad_pairs), joined, part.count))
+    return join_parts(results, 2), references
 
 
 def backward_keys(
@@ -66,41 +86,68 @@ def backward_keys(
 ) -> tuple[Tensor, Tensor]:
     """Gradients ``[Bh, L, F]`` by the features of keys and ``[Bh, L, E]`` by values, last chunk first. grad_state: the
     gradient by the state after the stretch, which becomes that by the state before it."""
-    grad_y, grad_v = torch.empty_like(keys.y), torch.empty_like(keys.v, memory_format=torch.contiguous_format)
-    parts = list(_split_positions(x.shape[2], grad_state))
-    for (positions, count), reference in zip(reversed(parts), reversed(references), strict=True):
+    joined, keys, results = grads.join(), _widen_values(keys, grad_state), []
+    splits = list(_split_positions(keys, grad_state))
+    for (positions, count), reference in zip(reversed(splits), reversed(references), strict=True):
         grad_state.reference = reference
-        rows, (ys, vs, a) = _fold_rows(x[:, :, positions], count), _fold_stretch(keys.rows(positions), count)
-        chunk_grads = _fold_grads(grads.rows(positions), count)
-        weights = grad_state.compute_weights(a, count)
-        past = grad_state.read_backward(rows, *chunk_grads, weights)
-        local_weights = _mask_causal(rows @ ys.mT, x.shape[1], weights)
-        chunk_grad_v = weigh_sums(ys @ past.kv, weights).baddbmm_(local_weights.mT, chunk_grads.top)
-        chunk_grad_y = _add_sums(weigh_sums(vs, weights) @ past.kv.mT, past.z, weights)
-        chunk_grad_y.baddbmm_(_pair_gradients(chunk_grads, vs, x.shape[1], weights).mT, rows)
-        grad_v[:, positions] = chunk_grad_v.view(len(grad_v), -1, grad_v.shape[2])
-        grad_y[:, positions] = chunk_grad_y.view(len(grad_y), -1, grad_y.shape[2])
-        grad_state.advance_backward(rows, *chunk_grads, weights, past)
+        part = _fold_part(keys, positions, count, grad_state)
+        rows, tops = (_fold_rows(t[:, :, positions], count) for t in (x, joined))
+        grad_pairs = _mask_causal(tops @ part.v.mT, x.shape[1], part.weights)
+        results.append(_go_back(part, rows, tops, grad_pairs, grad_state))
+    grad_y, grad_v = (join_parts(parts, 1) for parts in zip(*reversed(results), strict=True))
     return grad_y, grad_v
 
 
-def _pair_gradients(grads: OutputGrads, v: Tensor, group: int, weights: ChunkWeights | None) -> Tensor:
-    """Gradient ``[Bh C, G c, c]`` by the products of features in a chunk."""
-    return _mask_causal(pair_gradients(*grads, v), group, weights)
+def _read_parts(keys: Stretch, state: ScanState, *, to_end: bool = True) -> Iterator[Part]:
+    """The parts of a stretch, with the sums before them. to_end: whether the last one is added to the state."""
+    keys = _widen_values(keys, state)
+    for positions, count in _split_positions(keys, state):
+        part = _fold_part(keys, positions, count, state)
+        before, chunk_sums = state.read(part.y, part.v, count, part.weights)
+        if before is not None and before is state.sums and not to_end:
+            before = before.clone()  # parts are collected, and `advance` changes the state
+        yield part._replace(before=before)
+        if to_end or positions.stop < keys.y.shape[1]:
+            state.advance(part.y, part.v, part.weights, chunk_sums)
 
 
-def _add_sums(x: Tensor, grad_z: Tensor | None, weights: ChunkWeights | None) -> Tensor:
-    """Add to rows ``[Bh C, c, F]`` of keys' gradients those of the sums of keys ``[Bh C, F]``, in place."""
-    if grad_z is not None and weights is None:
-        x.add_(grad_z[:, None])
-    elif grad_z is not None and weights is not None:
-        count = len(weights.keys)
-        x.view(count, -1, *x.shape[1:]).addcmul_(grad_z.view(count, -1, 1, grad_z.shape[1]), weights.keys)
-    return x
+def _query_gradient(part: Part, tops: Tensor, grad_pairs: Tensor) -> Tensor:
+    """``[Bh C, G c, F]``, from the gradients by outputs and by products of pairs."""
+    past = None if part.before is None else weigh_past(tops, part.weights) @ part.before.mT
+    return _add_product(past, grad_pairs, part.y)
+
+
+def _go_back(
+    part: Part, rows: Tensor, tops: Tensor, grad_pairs: Tensor, grad_state: ScanState, *, has_earlier: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Gradients ``[Bh, C c, .]`` by the features and values of a part's keys. has_earlier: whether the gradient by the
+    state before the part is needed."""
+    y, v, weights = part.y, part.v, part.weights
+    after, chunk_grads = grad_state.read_backward(rows, tops, part.count, weights)
+    pairs = _mask_causal(rows @ y.mT, rows.shape[1] // y.shape[1], weights)
+    width = v.shape[2] - grad_state.divides
+    by_sums = None if after is None else weigh_sums(v, weights) @ after.mT
+    value_sums = None if after is None else weigh_sums(y @ after[..., :width], weights)
+    grad_y = _add_product(by_sums, grad_pairs.mT, rows)
+    grad_v = _add_product(value_sums, pairs.mT, tops[..., :width])
+    if has_earlier:
+        grad_state.advance_backward(rows, tops, weights, chunk_grads)
+    return tuple(g.view(len(y) // part.count, -1, g.shape[2]) for g in (grad_y, grad_v))  # pyright: ignore[reportReturnType]
+
+
+def _widen_values(keys: Stretch, state: ScanState) -> Stretch:
+    """Values in the dtype of features, with a column of ones where their sums divide."""
+    if not state.divides:
+        return keys._replace(v=keys.v.to(keys.y.dtype))
+    *sizes, width = keys.v.shape
+    v = keys.y.new_empty(*sizes, width + 1)
+    v[..., :width] = keys.v
+    v[..., width:].fill_(1)
+    return keys._replace(v=v)
 
 
 def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> Tensor:
-    """Products ``[Bh C, G c, c]`` of rows and keys of chunks, 0 for later keys, in place."""
+    """Products ``[Bh C, G c, c]`` of rows and keys of chunks, 0 for later keys, in place. Group: G."""
     lanes = len(products) if weights is None else len(weights.pairs)
     square = products.view(lanes, -1, group, *2 * products.shape[2:])
     if weights is None:
@@ -110,9 +157,11 @@ def _mask_causal(products: Tensor, group: int, weights: ChunkWeights | None) -> 
     return products
 
 
-def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int]]:
+def _split_positions(keys: Stretch, state: ScanState) -> Iterator[tuple[slice, int]]:
     """Positions and their number of chunks: as many whole chunks together as suit the state, and the rest as one."""
-    max_chunks, whole_chunks = max(limit_elements(state.kv, MAX_SUMS_ELEMENTS) // state.kv.numel(), 1), length // CHUNK
+    heads, length, features = keys.y.shape
+    n_sums = heads * features * keys.v.shape[2]
+    max_chunks, whole_chunks = max(limit_elements(keys.y, MAX_SUMS_ELEMENTS) // n_sums, 1), length // CHUNK
     for first in range(0, whole_chunks, max_chunks):
         last = min(first + max_chunks, whole_chunks)
         yield slice(first * CHUNK, last * CHUNK), last - first
@@ -120,10 +169,10 @@ def _split_positions(length: int, state: ScanState) -> Iterator[tuple[slice, int
         yield slice(whole_chunks * CHUNK, length), 1
 
 
-def _fold_stretch(keys: Stretch, count: int) -> Stretch:
-    """``[Bh, L, .]`` to ``[Bh C, c, .]``; logarithms stay."""
-    y, v = (x.reshape(len(x) * count, -1, x.shape[2]) for x in (keys.y, keys.v))
-    return Stretch(y, v, keys.a)
+def _fold_part(keys: Stretch, positions: slice, count: int, state: ScanState) -> Part:
+    y, v = (x[:, positions].reshape(len(x) * count, -1, x.shape[2]) for x in (keys.y, keys.v))
+    a = None if keys.a is None else keys.a[:, positions]
+    return Part(positions, count, y, v, state.compute_weights(a, y, count), state.reference)
 
 
 def _fold_rows(x: Tensor, count: int) -> Tensor:
@@ -131,8 +180,14 @@ def _fold_rows(x: Tensor, count: int) -> Tensor:
     return x.unflatten(2, (count, -1)).transpose(1, 2).reshape(len(x) * count, -1, x.shape[3])
 
 
-def _fold_grads(grads: OutputGrads, count: int) -> OutputGrads:
-    return OutputGrads(*(None if x is None else _fold_rows(x, count) for x in grads))  # pyright: ignore[reportArgumentType]
+def _add_product(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    """``total + x @ y``, in place if there is a total."""
+    return x @ y if total is None else total.baddbmm_(x, y)
+
+
+def join_parts(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """``torch.cat``, without a copy of a single part."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def _unfold_rows(x: Tensor, like: Tensor, count: int) -> Tensor:

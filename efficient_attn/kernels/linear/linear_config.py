@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,9 +65,9 @@ class OutputGrads(NamedTuple):
     top: Tensor
     total: Tensor | None
 
-    def rows(self, rows: slice) -> OutputGrads:
-        """The gradients of some rows."""
-        return OutputGrads(self.top[:, :, rows], None if self.total is None else self.total[:, :, rows])
+    def join(self) -> Tensor:
+        """Both in one tensor ``[Bh, G, L, E + 1]``."""
+        return self.top if self.total is None else torch.cat(self, 3)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +87,7 @@ class LinearConfig:
     parameters: tuple[Tensor, ...] = ()
     native: bool = False
     wide_rows: bool = False
+    rates: tuple[float, ...] = ()
 
     @property
     def steady(self) -> bool:
@@ -107,7 +108,9 @@ class LinearConfig:
 
     def keys(self, k: Tensor, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:
         """Features ``[Bh, rows, F]``, zero where hidden, and the logarithms of their weights, if there are any."""
-        y, a = self.phi(self.widen(k), self._positions(k, self.first_key, rows))
+        return self._weigh(*self.phi(self.widen(k), self._positions(k, self.first_key, rows)), rows, valid, logs)
+
+    def _weigh(self, y: Tensor, a: Tensor | None, rows: slice, valid: Tensor | None, logs: Tensor | None) -> Features:
         if logs is not None:
             a = logs[:, rows] if a is None else a + logs[:, rows]
         if valid is not None:
@@ -121,6 +124,35 @@ class LinearConfig:
         """The features of the keys at these positions, with their values."""
         y, a = self.keys(keys.k[:, rows], rows, keys.valid, keys.logs)
         return Stretch(y, self.widen(keys.v[:, rows]), a)
+
+    def is_joined(self, q: Tensor) -> bool:
+        """Whether features of queries and keys are made together: on a GPU, where each operation costs a launch."""
+        return q.device.type != "cpu" and (self.start == self.first_key or not self.phi.positional)
+
+    def join(self, q: Tensor, k: Tensor, rows: slice) -> Tensor:
+        """Queries and keys of these positions ``[Bh G + Bh, L, D]``."""
+        return torch.cat([q[:, :, rows].flatten(0, 1), k[:, rows]])
+
+    def joined(self, x: Tensor, q: Tensor, keys: KeyInputs, rows: slice) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Features of what `join` returned: of queries and of keys, and the logarithms of keys' weights."""
+        return self.split(self.phi(self.widen(x), self._positions(q, self.start, rows)), q, keys, rows)
+
+    def split(
+        self, features: Features, q: Tensor, keys: KeyInputs, rows: slice
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Features of queries and of keys, weighed."""
+        joined, logs = features
+        y, a = joined[-len(keys.k) :], None if logs is None else logs[-len(keys.k) :]
+        return joined[: -len(keys.k)].unflatten(0, q.shape[:2]), *self._weigh(y, a, rows, keys.valid, keys.logs)
+
+    def both(self, q: Tensor, keys: KeyInputs, rows: slice) -> tuple[Tensor, Stretch]:
+        """Features of the queries and keys at these positions, with values as they are."""
+        if self.is_joined(q):
+            x, y, a = self.joined(self.join(q, keys.k, rows), q, keys, rows)
+        else:
+            x, _ = self.queries(q[:, :, rows], rows)
+            y, a = self.keys(keys.k[:, rows], rows, keys.valid, keys.logs)
+        return x, Stretch(y, keys.v[:, rows], a)
 
     def _positions(self, x: Tensor, start: int, rows: slice) -> Tensor | None:
         return torch.arange(start + rows.start, start + rows.stop, device=x.device) if self.phi.positional else None
@@ -143,10 +175,16 @@ class LinearConfig:
         size = max(limit_elements(x, MAX_FEATURE_ELEMENTS) // self._count_features(x) // step, 1) * step
         return list(cut_range(x.shape[-2], size))
 
+    @property
+    def saves_divisors(self) -> bool:
+        """Whether divisors are saved instead of sums of weights: a row whose sum is zero has no gradient by it."""
+        return self.divisor is replace_zero_by_one
+
     def divisors(self, totals: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Divisors of all rows, and their slopes by the sums of weights."""
-        if self.divisor is None or totals is None:
-            return None, None
+        """Divisors of all rows, and their slopes by the sums of weights, from what `divide` returned. Without slopes
+        they are 1."""
+        if self.divisor is None or totals is None or self.saves_divisors:
+            return totals, None
         with torch.enable_grad():
             totals = totals.detach().requires_grad_()
             divisors = self.divisor(totals)
@@ -183,6 +221,40 @@ class FeatureTape:
 
         return Stretch(y, self.config.widen(keys.v[:, rows]), a), backward_keys
 
+    def record_both(
+        self, q: Tensor, keys: KeyInputs, rows: slice
+    ) -> tuple[Tensor, Stretch, Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]]:
+        """`LinearConfig.both`, and a function from the gradients by both features to those by queries, by keys, and by
+        the logarithms of keys' weights."""
+        config, v = self.config, keys.v[:, rows]
+        if not config.is_joined(q):
+            x, backward_queries = self.record_queries(q, rows)
+            (y, _, a), backward_keys = self.record_keys(keys, rows)
+            return x, Stretch(y, v, a), lambda grad_x, grad_y: (backward_queries(grad_x), *backward_keys(grad_y))
+        both, hidden = config.join(q, keys.k, rows), None if keys.valid is None else ~keys.valid[:, rows]
+        if (manual_backward := self._manual_backward) is None:
+            (x, y, a), follow = self._follow(partial(config.joined, q=q, keys=keys, rows=rows), both)
+            wide = features = both
+        else:
+            wide, follow = config.widen(both), None
+            features, logs = config.phi(wide)
+            x, y, a = config.split((features, logs), q, keys, rows)
+
+        def backward(grad_x: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            grad_a = None if a is None else (grad_y * y).sum(-1)  # y enters the output as e^a y
+            if manual_backward is not None:
+                if hidden is not None:
+                    grad_y = grad_y.masked_fill_(hidden[..., None], 0)
+                zero = None if grad_a is None else grad_a.new_zeros(len(both) - len(grad_a), grad_a.shape[1])
+                by_logarithm = None if zero is None else torch.cat([zero, grad_a])
+                grads = manual_backward(wide, features, torch.cat([grad_x.flatten(0, 1), grad_y]), by_logarithm)
+            else:
+                grads = follow(grad_x, grad_y, grad_a)
+            grads = grads.to(q.dtype)
+            return grads[: -len(keys.k)].view(q.shape), grads[-len(keys.k) :], grad_a
+
+        return x, Stretch(y, v, a), backward
+
     def _record(
         self, features: Callable[[Tensor], Features], x: Tensor, hidden: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Callable[..., Tensor]]:
@@ -197,6 +269,11 @@ class FeatureTape:
                 return manual_backward(self.config.widen(x), y, grad_y, grad_a)
 
             return y, a, backward_manually
+        (y, a), backward = self._follow(features, x)
+        return y, a, backward
+
+    def _follow(self, features: Callable[[Tensor], Any], x: Tensor) -> tuple[Any, Callable[..., Tensor]]:
+        """The results of a function of x, and a function from their gradients to that of x, by autograd."""
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             outputs = features(leaf)
@@ -214,23 +291,27 @@ class FeatureTape:
                 self.grad_parameters[i] = parameter_grad if total is None else total + parameter_grad
             return grad_x
 
-        return outputs[0].detach(), None if outputs[1] is None else outputs[1].detach(), backward
+        return [None if y is None else y.detach() for y in outputs], backward
 
 
-def divide(config: LinearConfig, top: Tensor, total: Tensor | None, out: Tensor) -> None:
-    """Write the divided rows into ``out``, of the same shape and any dtype; it may be ``top`` itself."""
+def divide(config: LinearConfig, top: Tensor, total: Tensor | None, out: Tensor) -> Tensor | None:
+    """Write the divided rows into ``out``, of the same shape and any dtype; it may be ``top`` itself. Returns what
+    `LinearConfig.divisors` needs for gradients."""
     if config.divisor is None or total is None:
         if out is not top:
             out.copy_(top)
-    elif out.dtype == top.dtype:
-        torch.div(top, config.divisor(total), out=out)
+        return None
+    divisor = config.divisor(total)
+    if out.dtype == top.dtype or top.device.type != "cpu":  # a CPU would divide into a copy
+        torch.div(top, divisor, out=out)
     else:
-        out.copy_(top.div_(config.divisor(total)))
+        out.copy_(top.div_(divisor))
+    return divisor if config.saves_divisors else total
 
 
 class SavedRows(NamedTuple):
     """What the gradient of divided rows needs: ``grad`` and ``out [Bh, G, N, E]``, and divisors ``[Bh, G, N, 1]`` with
-    their slopes by the sums of weights."""
+    their slopes by the sums of weights, which may be 1."""
 
     grad: Tensor
     out: Tensor
@@ -239,14 +320,16 @@ class SavedRows(NamedTuple):
 
     def divide_backward(self, rows: slice) -> OutputGrads:
         """The gradients by what was divided in some rows."""
-        grad, out, divisors, slopes = self
-        if divisors is None or slopes is None:
-            return OutputGrads(widen(grad[:, :, rows]), None)
-        divisor = divisors[:, :, rows]
-        grad_out, slope = grad[:, :, rows].to(divisor.dtype), slopes[:, :, rows]
-        weighted = grad_out * out[:, :, rows]
+        grad, out = self.grad[:, :, rows], self.out[:, :, rows]
+        if self.divisors is None:
+            return OutputGrads(widen(grad), None)
+        divisor, slope = self.divisors[:, :, rows], None if self.slopes is None else self.slopes[:, :, rows]
+        grad = grad.to(divisor.dtype)
+        grad_top = grad / divisor
+        weighted = grad_top * out
         if out.dtype != torch.float16:
-            return OutputGrads(grad_out / divisor, weighted.sum(-1, keepdim=True).neg_() / divisor * slope)
+            grad_total = weighted.sum(-1, keepdim=True).neg_()
+            return OutputGrads(grad_top, grad_total if slope is None else grad_total.mul_(slope))
         # an output beyond the range of float16 is infinite, and its product with a gradient or slope of 0 would be NaN
-        grad_total = weighted.masked_fill_(grad_out == 0, 0).sum(-1, keepdim=True).neg_() / divisor
-        return OutputGrads(grad_out / divisor, (grad_total * slope).masked_fill_(slope == 0, 0))
+        grad_total = weighted.masked_fill_(grad == 0, 0).sum(-1, keepdim=True).neg_()
+        return OutputGrads(grad_top, grad_total if slope is None else (grad_total * slope).masked_fill_(slope == 0, 0))

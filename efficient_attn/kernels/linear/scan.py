@@ -91,21 +91,18 @@ class _ScanFunction(KernelFunction):
     @staticmethod
     def forward(config: LinearConfig, q: Tensor, *arguments: Any) -> Any:
         keys, past = split_arguments(arguments)
-        state, kernel = _make_state(config, start_sums(config, keys, past)), cpp_scan if config.native else chunks
-        if _is_whole(config, q, keys, state):
+        state = _make_state(config, keys, *(past or NO_PAST))
+        if _is_whole(config, q, keys):
             out, totals = _attend_whole(config, q, keys, state)
-            return out, state.kv, state.z, state.reference, totals
-        out = config.make_rows(q, state.kv)
-        totals = state.kv.new_empty(*q.shape[:3], 1) if config.divisor else None
+            return out, *state.split(), state.reference, totals
+        kernel, out, totals = cpp_scan if config.native else chunks, None, []
         for rows in _cut_stretches(config, q):
-            x, _ = config.queries(q[:, :, rows], rows)
-            out_rows = out[:, :, rows]
-            top = out_rows if out.dtype == state.kv.dtype else state.kv.new_empty(out_rows.shape)
-            total = kernel.attend(x, config.stretch(keys, rows), state, top)
-            if totals is not None and total is not None:
-                totals[:, :, rows] = total
-            divide(config, top, total, out_rows)
-        return out, state.kv, state.z, state.reference, totals
+            top, total = kernel.attend(*config.both(q, keys, rows), state)
+            out = config.make_rows(q, top) if out is None else out
+            saved = divide(config, top, total, out[:, :, rows])
+            if saved is not None:
+                totals.append(saved.contiguous())  # not a view of a row's other results
+        return out, *state.split(), state.reference, chunks.join_parts(totals, 2) if totals else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -132,19 +129,24 @@ def _gradients(
     """Gradients by all arguments of `_ScanFunction` but config."""
     q, *arguments, out, totals = saved
     keys, past = split_arguments(arguments)
-    state = _make_state(config, start_sums(config, keys, past))
-    end_grads = [torch.zeros_like(x) if g is None else g.clone() for g, x in ((grad_kv, state.kv), (grad_z, state.z))]
-    grad_state, tape = _make_state(config, Sums(*end_grads)), FeatureTape(config)
-    if _is_whole(config, q, keys, state):
+    state, grad_state = _make_state(config, keys, *(past or NO_PAST)), _make_state(config, keys, grad_kv, grad_z)
+    tape = FeatureTape(config)
+    stretches, grad_logs = _cut_stretches(config, q), None
+    if _is_whole(config, q, keys):
         rows, divides = (widen(grad), widen(out), totals), config.divisor is not None
         grad_q = cpp_scan.backward_query_rows(config.phi, q, keys, rows, state, divides=divides)
         grad_k, grad_v = cpp_scan.backward_key_rows(config.phi, q, keys, rows, grad_state, divides=divides)
-        grad_logs = None
+    elif len(stretches) == 1 and not config.native:
+        grads = SavedRows(grad, out, *config.divisors(totals)).divide_backward(stretches[0])
+        x, stretch, backward = tape.record_both(q, keys, stretches[0])
+        grad_x, grad_y, grad_v = chunks.backward(x, stretch, grads, state, grad_state, to_start=has_past)
+        pairs = zip((q, keys.k, keys.logs, keys.v), (*backward(grad_x, grad_y), grad_v), strict=True)
+        grad_q, grad_k, grad_logs, grad_v = (None if x is None or g is None else g.to(x.dtype) for x, g in pairs)
     else:
         saved_rows = SavedRows(grad, out, *config.divisors(totals))
         grad_q, references = _backward_queries(tape, q, keys, saved_rows, state)
         grad_k, grad_v, grad_logs = _backward_keys(tape, q, keys, saved_rows, references, grad_state)
-    past_grads = (grad_state.kv, grad_state.z) if has_past else (None, None)
+    past_grads = grad_state.split() if has_past else (None, None)
     return grad_q, grad_k, grad_v, None, grad_logs, *past_grads, None, *tape.grad_parameters
 
 
@@ -152,22 +154,29 @@ def _attend_whole(config: LinearConfig, q: Tensor, keys: KeyInputs, state: ScanS
     """Divided rows and their sums of weights. Rows of another dtype than sums are written some at a time, so that few
     exist in both."""
     attend = partial(cpp_scan.attend_rows, config.phi, state=state, divides=config.divisor is not None)
-    if config.wide_rows or q.dtype == state.kv.dtype:
+    sums, _ = state.split()
+    if config.wide_rows or q.dtype == sums.dtype:
         return attend(q, keys)
-    out, totals = config.make_rows(q, state.kv), state.kv.new_empty(*q.shape[:3], 1)
+    out, totals = config.make_rows(q, sums), sums.new_empty(*q.shape[:3], 1)
     for rows in cut_range(q.shape[2], ROUNDED_ROWS):
         out[:, :, rows], totals[:, :, rows] = attend(q[:, :, rows], keys.rows(rows))
     return out, totals
 
 
-def _is_whole(config: LinearConfig, q: Tensor, keys: KeyInputs, state: ScanState) -> bool:
+def _is_whole(config: LinearConfig, q: Tensor, keys: KeyInputs) -> bool:
     """Whether C++ makes the features of a call and divides its rows, so that it is not cut into stretches."""
     simple = config.native and config.phi in MAPS and config.divisor in (None, replace_zero_by_one)
-    return simple and q.dtype in DTYPES and q.dtype == keys.k.dtype == keys.v.dtype and state.kv.dtype == torch.float32
+    return simple and q.dtype in DTYPES and q.dtype == keys.k.dtype == keys.v.dtype and not config.phi.exact
 
 
-def _make_state(config: LinearConfig, sums: Sums) -> ScanState:
-    return ScanState(sums, decays=config.decays, steady=config.steady, divides=config.divisor is not None)
+def _make_state(config: LinearConfig, keys: KeyInputs, kv: Tensor | None, z: Tensor | None, *others: Any) -> ScanState:
+    """The state from sums, or from their gradients, of which those that are None are zero."""
+    past = None
+    if config.native or kv is not None or z is not None:  # C++ needs numbers
+        zeros = start_sums(config, keys, None)
+        past = Sums(zeros.kv if kv is None else kv, zeros.z if z is None else z, *others)
+    divides = config.divisor is not None or config.native
+    return ScanState(past, decays=config.decays, steady=config.steady, divides=divides, rates=config.rates)
 
 
 def _cut_stretches(config: LinearConfig, q: Tensor) -> list[slice]:

@@ -41,9 +41,9 @@ class ScanInputs(NamedTuple):
         return Stretch(self.y, self.v, self.a)
 
     def copy_state(self, flags: ScanFlags) -> ScanState:
-        """A copy, because an op must not change its inputs."""
+        """A state, which copies the sums: an op must not change its inputs."""
         reference = self.reference.clone() if flags.weighted else None
-        return ScanState(Sums(self.kv.clone(), self.z.clone(), reference), decays=flags.decays, steady=flags.steady)
+        return ScanState(Sums(self.kv, self.z, reference), decays=flags.decays, steady=flags.steady)
 
 
 INPUT_TYPES, FLAG_TYPES = get_type_hints(ScanInputs), get_type_hints(ScanFlags)
@@ -70,10 +70,9 @@ def _split(arguments: tuple[Any, ...]) -> tuple[ScanInputs, ScanFlags]:
 def _run(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     inputs, flags = _split(arguments)
     state = inputs.copy_state(flags)
-    top = inputs.x.new_empty(*inputs.x.shape[:3], inputs.v.shape[2])
-    total = (cpp_scan if flags.use_cpp else chunks).attend(inputs.x, inputs.keys(), state, top)
+    top, total = (cpp_scan if flags.use_cpp else chunks).attend(inputs.x, inputs.keys(), state)
     assert total is not None
-    return top, total, state.kv, state.z, inputs.reference.clone() if state.reference is None else state.reference
+    return top, total, *state.split(), inputs.reference.clone() if state.reference is None else state.reference
 
 
 def _shapes(*arguments: Any) -> tuple[Tensor, ...]:
@@ -89,10 +88,10 @@ def _run_backward(
     inputs, flags = _split(arguments)
     kernel, grads, keys = cpp_scan if flags.use_cpp else chunks, OutputGrads(grad_top, grad_total), inputs.keys()
     grad_x, references = kernel.backward_queries(grads, keys, inputs.copy_state(flags))
-    grad_state = ScanState(Sums(grad_kv.clone(), grad_z.clone()), decays=flags.decays, steady=flags.steady)
+    grad_state = ScanState(Sums(grad_kv, grad_z), decays=flags.decays, steady=flags.steady)
     grad_y, grad_v = kernel.backward_keys(inputs.x, keys, grads, grad_state, references)
     grad_a = keys.y.new_empty(0) if keys.a is None else (grad_y * keys.y).sum(-1).to(keys.a.dtype)
-    return grad_x, grad_y, grad_v, grad_a, grad_state.kv, grad_state.z
+    return grad_x, grad_y, grad_v, grad_a, *grad_state.split()
 
 
 def _backward_shapes(*arguments: Any) -> tuple[Tensor, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..sparse.mask_cache import MASK_CACHE
 from .sums import Sums, exponentiate, zero_if_infinite
 
 NEG_INF = float("-inf")
@@ -24,128 +25,148 @@ class ChunkWeights(NamedTuple):
     keys: Tensor  # [Bh C, 1, c, 1], of its keys in its own sums; these three [Bh, ...] if all chunks have the same
     sums: Tensor  # [Bh, C + 1, C], of each chunk's sums before each chunk, and after the last
     carry: Tensor  # [Bh, C + 1, 1], of the state before all of them there
-    reference: Tensor  # [Bh], of the state after the last
-
-
-class PastSums(NamedTuple):
-    """Sums before each chunk, ``[Bh C, F, E]`` and ``[Bh C, F]``, and after the last, if known."""
-
-    kv: Tensor
-    z: Tensor | None  # where something divides by them
-    end_sums: tuple[Tensor, Tensor] | None = None
+    reference: Tensor | None  # [Bh], of the state after the last
 
 
 class ScanState:
-    """The sums over all chunks so far, or in the backward pass their gradients. decays, steady: see `LinearConfig`.
-    divides: whether sums of weights are divisors; otherwise the sums of keys are not computed."""
+    """The sums over all chunks so far ``[Bh, F, E]``, or in the backward pass their gradients; None is zero. decays,
+    steady, rates: see `LinearConfig`. divides: whether sums of weights are divisors, which are one more column;
+    otherwise they are not computed."""
 
-    def __init__(self, sums: Sums, *, decays: bool, steady: bool, divides: bool = True) -> None:
-        self.kv, self.z, self.reference = sums
-        self.decays, self.steady, self.divides = decays, steady, divides
+    def __init__(
+        self,
+        past: Sums | None,
+        *,
+        decays: bool,
+        steady: bool,
+        divides: bool = True,
+        rates: tuple[float, ...] = (),
+    ) -> None:
+        self.decays, self.steady, self.divides, self.rates = decays, steady, divides, rates
+        self.sums, self._z, self.reference = None, None, None if past is None else past.reference
         self._steady_weights: dict[tuple[int, int], ChunkWeights] = {}
+        if past is not None:
+            self.replace(past.kv, past.z)
 
-    def compute_weights(self, a: Tensor | None, count: int) -> ChunkWeights | None:
-        """The weights in ``count`` chunks of equal length."""
-        if a is None or self.reference is None:
+    def replace(self, kv: Tensor, z: Tensor) -> None:
+        """Set the sums to copies of these, as `split` returns them."""
+        self.sums, self._z = (torch.cat([kv, z[..., None]], 2), None) if self.divides else (kv.clone(), z)
+
+    def split(self) -> tuple[Tensor, Tensor]:
+        """The sums of products ``[Bh, F, E]`` and those of keys ``[Bh, F]``."""
+        assert self.sums is not None
+        if self.divides:
+            return self.sums[..., :-1].contiguous(), self.sums[..., -1].contiguous()
+        return self.sums, self.sums.new_zeros(self.sums.shape[:2]) if self._z is None else self._z.clone()
+
+    def compute_weights(self, a: Tensor | None, y: Tensor, count: int) -> ChunkWeights | None:
+        """The weights in ``count`` chunks ``y [Bh C, c, F]`` of equal length, from logarithms ``a [Bh, C c]``."""
+        if self.rates:
+            weights = find_steady_weights(self.rates, len(y) // count, y.shape[1], count, y.dtype, y.device)
+            return weights._replace(reference=None if a is None else a[:, -1].double())
+        if a is None:
             return None
+        if self.reference is None:
+            self.reference = a.new_full((len(a),), NEG_INF, dtype=torch.float64)
         length = a.shape[1]
         if not self.steady or length == 1:  # one position does not show a rate
-            return compute_chunk_weights(a, self.reference, self.decays, self.kv.dtype, count)
+            return compute_chunk_weights(a, self.reference, self.decays, y.dtype, count)
         if (weights := self._steady_weights.get((count, length))) is None:
-            weights = compute_steady_weights(a, self.kv.dtype, count)
+            rate = (a[:, -1:] - a[:, :1]).double() / (length - 1)
+            weights = compute_steady_weights(rate, length // count, count, y.dtype)
             self._steady_weights[count, length] = weights
         return weights._replace(reference=a[:, -1].double())
 
-    def read(self, y: Tensor, v: Tensor, weights: ChunkWeights | None) -> PastSums:
-        """The sums before each chunk of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``."""
-        heads, count = len(self.kv), len(y) // len(self.kv)
+    def read(
+        self, y: Tensor, v: Tensor, count: int, weights: ChunkWeights | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The sums before each of C chunks of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``, and those of each
+        chunk ``[Bh, C, F E]``, for `advance`. A single chunk reads the state, and has none."""
         if count == 1:
-            return self._current_sums()
-        # by default the chunks before each chunk, and before the end
-        coefficients = y.new_ones(count + 1, count).tril_(-1).expand(heads, -1, -1) if weights is None else weights.sums
+            return self.sums, None
+        chunk_sums = (y.mT @ weigh_sums(v, weights)).view(-1, count, y.shape[2] * v.shape[2])
+        before = self._coefficients(chunk_sums, weights)[:, :count] @ chunk_sums
+        if self.sums is not None:
+            _add_state(before, self.sums, None if weights is None else weights.carry[:, :count])
+        return before.view(len(y), y.shape[2], v.shape[2]), chunk_sums
 
-        def sum_before(chunk_sums: Tensor, state: Tensor) -> Tensor:
-            past_sums, flat = coefficients @ chunk_sums.view(heads, count, -1), state.reshape(heads, 1, -1)
-            return past_sums.add_(flat) if weights is None else past_sums.addcmul_(flat, weights.carry)
-
-        kv = sum_before(y.mT @ weigh_sums(v, weights), self.kv)
-        return self._split_sums(kv, sum_before(_sum_keys(y, weights), self.z) if self.divides else None)
-
-    def advance(self, y: Tensor, v: Tensor, weights: ChunkWeights | None, past: PastSums) -> None:
-        """Add the chunks to the state."""
+    def advance(self, y: Tensor, v: Tensor, weights: ChunkWeights | None, chunk_sums: Tensor | None) -> None:
+        """Add the chunks to the state, in place if there is one."""
         if weights is not None:
             self.reference = weights.reference
-        if past.end_sums is not None:
-            self.kv, self.z = past.end_sums
-            return
-        if weights is not None:
-            self._apply_carry(weights)
-        self.kv.baddbmm_(y.mT, weigh_sums(v, weights))
-        if self.divides:
-            self.z += _sum_keys(y, weights)
+        factors = None if weights is None else weights.sums[:, -1:]
+        self._add(y, v if chunk_sums is not None else weigh_sums(v, weights), weights, chunk_sums, factors)
 
     def read_backward(
-        self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None
-    ) -> PastSums:
+        self, x: Tensor, tops: Tensor, count: int, weights: ChunkWeights | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The transpose of `read`: gradients of each chunk's sums, from rows ``[Bh C, G c, F]`` and their gradients."""
-        heads, count = len(self.kv), len(x) // len(self.kv)
         if count == 1:
-            return self._current_sums()
-        if weights is None:
-            coefficients = torch.cat([x.new_ones(count + 1, count).tril_(-1), x.new_ones(count + 1, 1)], 1)
-            coefficients = coefficients.expand(heads, -1, -1)
-        else:
-            coefficients = torch.cat([weights.sums, weights.carry], 2)
-
-        def sum_after(chunk_grads: Tensor, state: Tensor) -> Tensor:
-            return coefficients.mT @ torch.cat([chunk_grads.view(heads, count, -1), state.reshape(heads, 1, -1)], 1)
-
-        kv = sum_after(x.mT @ weigh_past(grad_tops, weights), self.kv)
-        if not self.divides:
-            return self._split_sums(kv, None)
-        if grad_totals is None:
-            grad_z = self.z.new_zeros(len(x), self.z.shape[1])
-        else:
-            grad_z = _key_sum_gradient(x, grad_totals, weights)
-        return self._split_sums(kv, sum_after(grad_z, self.z))
+            return self.sums, None
+        chunk_grads = (x.mT @ weigh_past(tops, weights)).view(-1, count, x.shape[2] * tops.shape[2])
+        coefficients = self._coefficients(chunk_grads, weights).mT
+        after = coefficients[..., :count] @ chunk_grads
+        if self.sums is not None:
+            _add_state(after, self.sums, None if weights is None else coefficients[..., count:])
+        return after.view(len(x), x.shape[2], tops.shape[2]), chunk_grads
 
     def advance_backward(
-        self, x: Tensor, grad_tops: Tensor, grad_totals: Tensor | None, weights: ChunkWeights | None, past: PastSums
+        self, x: Tensor, tops: Tensor, weights: ChunkWeights | None, chunk_grads: Tensor | None
     ) -> None:
         """From the gradient by the state after chunks to that by the state before them."""
-        if past.end_sums is not None:
-            self.kv, self.z = past.end_sums
-            return
+        factors = None if weights is None else weights.carry[:, :-1].mT
+        self._add(x, tops if chunk_grads is not None else weigh_past(tops, weights), weights, chunk_grads, factors)
+
+    def _add(
+        self, x: Tensor, v: Tensor, weights: ChunkWeights | None, chunk_sums: Tensor | None, factors: Tensor | None
+    ) -> None:
+        """Add ``x^T v`` of one chunk, or the sums of several by factors ``[Bh, 1, C]``, to the decayed state."""
+        past = self.sums
+        if chunk_sums is None and past is not None:
+            past = past if weights is None else past.mul_(weights.carry[:, -1:])
+            self.sums = past.baddbmm_(x.mT, v)
+        elif chunk_sums is None:
+            self.sums = x.mT @ v
+        else:
+            total = chunk_sums.sum(1, keepdim=True) if factors is None else factors @ chunk_sums
+            if past is not None:
+                _add_state(total, past, None if weights is None else weights.carry[:, -1:])
+            self.sums = total.view(len(total), x.shape[2], v.shape[2])
+
+    @staticmethod
+    def _coefficients(chunk_sums: Tensor, weights: ChunkWeights | None) -> Tensor:
+        """The weights ``[Bh, C + 1, C]`` of chunks before each chunk and after the last: 1 by default."""
+        heads, count, _ = chunk_sums.shape
         if weights is not None:
-            self._apply_carry(weights)
-        self.kv.baddbmm_(x.mT, weigh_past(grad_tops, weights))
-        if grad_totals is not None:
-            self.z += _key_sum_gradient(x, grad_totals, weights)
-
-    def _apply_carry(self, weights: ChunkWeights) -> None:
-        self.kv.mul_(weights.carry[:, -1:])
-        self.z.mul_(weights.carry[:, -1])
-
-    def _current_sums(self) -> PastSums:
-        return PastSums(self.kv, self.z if self.divides else None)
-
-    def _split_sums(self, kv: Tensor, z: Tensor | None) -> PastSums:
-        """Split sums ``[Bh, C + 1, .]`` into those of chunks, and a copy of the last, which keeps no others alive."""
-        past_kv, end_kv = kv[:, :-1].reshape(-1, *self.kv.shape[1:]), kv[:, -1].clone().view(self.kv.shape)
-        if z is None:
-            return PastSums(past_kv, None, (end_kv, self.z))
-        return PastSums(past_kv, z[:, :-1].flatten(0, 1), (end_kv, z[:, -1].clone()))
+            return weights.sums
+        return find_triangle(count + 1, count, chunk_sums.dtype, chunk_sums.device).expand(heads, -1, -1)
 
 
-def _key_sum_gradient(x: Tensor, grad_totals: Tensor, weights: ChunkWeights | None) -> Tensor:
-    return (weigh_past(grad_totals, weights).mT @ x)[:, 0]
+def _add_state(sums: Tensor, state: Tensor, carry: Tensor | None) -> None:
+    """Add a state ``[Bh, F, E]``, weighted by ``[Bh, C, 1]``, to sums ``[Bh, C, F E]``, in place."""
+    flat = state.reshape(len(state), 1, -1)
+    sums.add_(flat) if carry is None else sums.addcmul_(flat, carry)
 
 
-def _sum_keys(y: Tensor, weights: ChunkWeights | None) -> Tensor:
-    """Each chunk's own sums of keys ``[Bh C, F]``."""
-    if weights is None:
-        return y.sum(1)
-    return (weights.keys.mT @ y.reshape(len(weights.keys), -1, *y.shape[1:])).flatten(0, 2)
+def find_triangle(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A cached matrix ``[rows, columns]``: 1 for columns before the row, else 0."""
+
+    def make() -> tuple[Tensor]:
+        return (torch.ones(rows, columns, dtype=dtype, device=device).tril_(-1),)
+
+    return MASK_CACHE.find(("triangle", rows, columns, dtype, device), make)[0]
+
+
+def find_steady_weights(
+    rates: tuple[float, ...], heads: int, size: int, count: int, dtype: torch.dtype, device: torch.device
+) -> ChunkWeights:
+    """`compute_steady_weights` of the rates of key-value heads, cached; heads: those of all rows of a batch."""
+
+    def make() -> ChunkWeights:
+        rate = torch.tensor(rates, dtype=torch.float64).to(device)
+        return compute_steady_weights(rate.repeat(heads // len(rates))[:, None], size, count, dtype)
+
+    return MASK_CACHE.find(("steady", rates, heads, size, count, dtype, device), make)
 
 
 def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: torch.dtype, count: int) -> ChunkWeights:
@@ -160,24 +181,23 @@ def compute_chunk_weights(a: Tensor, reference: Tensor, decays: bool, dtype: tor
     begin = (starts - base)[:, :-1].to(dtype).flatten()[:, None]
     level, top = zero_if_infinite(level), zero_if_infinite(level[:, -1:])
     size = a.shape[2]
-    later = torch.ones(size, size, dtype=torch.bool, device=a.device).triu_(1)
+    later = find_triangle(size, size, torch.bool, a.device).mT
     pairs = exponentiate((near[:, None] - level[:, :, None]).masked_fill_(later, NEG_INF))
-    before = torch.ones(count + 1, count, dtype=torch.bool, device=a.device).tril_(-1)
+    not_before = find_triangle(count + 1, count + 1, torch.bool, a.device)[1:].mT
     return ChunkWeights(
         pairs[:, None, None],
         exponentiate(begin - level)[:, None, None, :, None],
         exponentiate(near - top)[:, None, :, None],
-        (last[:, None] - base[..., None]).masked_fill_(~before, NEG_INF).exp_().to(dtype),
+        (last[:, None] - base[..., None]).masked_fill_(not_before, NEG_INF).exp_().to(dtype),
         (reference[:, None] - base).exp_().to(dtype)[..., None],
         starts[:, -1].clone(),
     )
 
 
-def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWeights:
-    """As `compute_chunk_weights`, if logarithms rise by as much at each position, so that chunks have equal weights."""
-    size = a.shape[1] // count
-    rate = (a[:, -1:] - a[:, :1]).double() / (a.shape[1] - 1)
-    position, chunk = (torch.arange(x, dtype=torch.float64, device=a.device) for x in (size, count + 1))
+def compute_steady_weights(rate: Tensor, size: int, count: int, dtype: torch.dtype) -> ChunkWeights:
+    """As `compute_chunk_weights`, if logarithms rise by ``rate [Bh, 1]`` at each position, so that ``count`` chunks of
+    ``size`` positions have equal weights; without a reference."""
+    position, chunk = (torch.arange(x, dtype=torch.float64, device=rate.device) for x in (size, count + 1))
 
     def fade(distance: Tensor) -> Tensor:
         logs = rate.view(-1, *(1 for _ in distance.shape)) * -distance
@@ -189,7 +209,7 @@ def compute_steady_weights(a: Tensor, dtype: torch.dtype, count: int) -> ChunkWe
         fade(size - 1 - position)[:, None, :, None],
         fade(size * (chunk[:, None] - 1 - chunk[:-1])),
         fade(size * chunk)[..., None],
-        a[:, -1].double(),
+        None,
     )
 
 

@@ -23,7 +23,7 @@ from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from ..step_sizes import limit_elements
 from . import scan
-from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows
+from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 from .sums import KERNEL, dot_rows, exponentiate, pair_gradients, relative_weights, zero_if_infinite
 
 MAX_LENGTH = 512  # positions on either side
@@ -164,8 +164,8 @@ def _attend(call: _ShortCall, q: Tensor, keys: KeyInputs) -> tuple[Tensor, Any]:
     else:
         y = y if a is None else y * _relative_weights(a).to(y.dtype)
         top, total = rows @ (y.mT @ values), dot_rows(rows, y.sum(1)) if config.divisor else None
-    out = top if config.divisor is None or total is None else top / config.divisor(total)
-    return out.view(*q.shape[:3], -1), None if total is None else total.view(*q.shape[:3], 1)
+    saved = divide(config, top, total, top)
+    return top.view(*q.shape[:3], -1), None if saved is None else saved.view(*q.shape[:3], 1)
 
 
 def _gradients(call: _ShortCall, grad: Tensor, *saved: Any) -> tuple[Tensor | None, ...]:

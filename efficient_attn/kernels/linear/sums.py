@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from ...feature_maps import LOG2_E
+from ...feature_maps import power_of_e
 from ..derivatives import KernelFunction, differentiate_once
 from ..native import triton_step
 from ..products import add_products, multiply_rows
+from ..sparse.mask_cache import MASK_CACHE
 from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
 
 KERNEL = "the kernel of linear attention"
@@ -76,16 +77,23 @@ def step(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums) -> tuple[
     if keys.valid is None and triton_step.is_chosen(past.kv, triton_step.MAX_FEATURES, q, keys.k, keys.v):
         return _step_in_triton(config, q, keys, past)
     kv, z, reference = past
-    x = config.queries(q, FIRST_POSITION)[0].flatten(1, 2)
-    y, v, a = config.stretch(keys, FIRST_POSITION)
-    if a is not None and reference is not None:
+    x, (y, v, a) = config.both(q, keys, FIRST_POSITION)
+    if config.rates:
+        fading = find_fading(config.rates, kv)
+        kv.mul_(fading)
+        if config.divisor:
+            z.mul_(fading[..., 0])
+        reference = None if a is None else a[:, -1]
+    elif a is not None and reference is not None:
         scale = rescale(config, a, reference, kv.dtype)
         y, reference = y * scale.weights, scale.reference
         kv.mul_(scale.carry[..., None])
-        z.mul_(scale.carry)
-    kv.baddbmm_(y.mT, v)
+        if config.divisor:
+            z.mul_(scale.carry)
+    kv.baddbmm_(y.mT, config.widen(v))
     if config.divisor:
         z += y[:, 0]
+    x = x.flatten(1, 2)
     top = (x @ kv).unflatten(1, (-1, 1))
     out = q.new_empty(top.shape)
     divide(config, top, dot_rows(x, z).unflatten(1, (-1, 1)) if config.divisor else None, out)
@@ -96,18 +104,24 @@ def _step_in_triton(config: LinearConfig, q: Tensor, keys: KeyInputs, past: Sums
     """`step` in one kernel, and what features need that it does not make."""
     rows, phi = q, config.phi
     if phi not in triton_step.MAPS:
-        rows, (y, a), phi = (
-            config.queries(q, FIRST_POSITION)[0],
-            config.keys(keys.k, FIRST_POSITION, None, keys.logs),
-            None,
-        )
-        keys = KeyInputs(y, keys.v, None, a)
+        rows, (y, _, a) = config.both(q, keys, FIRST_POSITION)
+        keys, phi = KeyInputs(y, keys.v, None, a), None
     options: dict[str, Any] = {"divisor": config.divisor, "decays": config.decays, "dtype": q.dtype}
     out, total, reference = triton_step.step_sums(phi, rows, keys, past, **options)
     if total is not None:
         top, out = out, q.new_empty(out.shape)
         divide(config, top, total, out)
     return out, past._replace(reference=reference)
+
+
+def find_fading(rates: tuple[float, ...], kv: Tensor) -> Tensor:
+    """The decays ``[Bh, 1, 1]`` of sums in a step, cached. rates: of key-value heads."""
+
+    def make() -> tuple[Tensor]:
+        factors = torch.tensor(rates, dtype=torch.float64).neg_().exp_().to(device=kv.device, dtype=kv.dtype)
+        return (factors.repeat(len(kv) // len(rates))[:, None, None],)
+
+    return MASK_CACHE.find(("fading", rates, len(kv), kv.dtype, kv.device), make)[0]
 
 
 def read(config: LinearConfig, q: Tensor, sums: Sums, fading: Tensor | None = None) -> Tensor:
@@ -155,7 +169,7 @@ def relative_weights(a: Tensor, reference: Tensor) -> Tensor:
 def exponentiate(logs: Tensor) -> Tensor:
     """e^logs, in place. In float32 as a power of two, which torch computes several times as fast; its rounding of large
     exponents would show in float64, where signed weights may cancel."""
-    return logs.exp_() if logs.dtype == torch.float64 else logs.mul_(LOG2_E).exp2_()
+    return logs.exp_() if logs.dtype == torch.float64 else power_of_e(logs)
 
 
 class Rescale(NamedTuple):
@@ -169,10 +183,10 @@ class Rescale(NamedTuple):
 
 def rescale(config: LinearConfig, a: Tensor, reference: Tensor, dtype: torch.dtype) -> Rescale:
     """From a reference to that after keys with the logarithms ``a [Bh, L]``; no gradient by the reference."""
-    newest = a[:, -1] if config.decays else torch.maximum(reference, a.amax(1))
-    newest = newest.to(reference.dtype).detach()
-    carry, weights = relative_weights(reference, newest), relative_weights(a, newest[:, None])
-    return Rescale(newest, carry.to(dtype)[:, None], weights.to(dtype)[..., None])
+    both = torch.cat([reference[:, None], a.to(reference.dtype)], 1)
+    newest = (a[:, -1].to(reference.dtype) if config.decays else both.amax(1)).detach()
+    carry, weights = relative_weights(both, newest[:, None]).to(dtype).split([1, a.shape[1]], 1)
+    return Rescale(newest, carry, weights[..., None])
 
 
 class _SumKeysFunction(KernelFunction):
@@ -247,10 +261,11 @@ class _ReadSumsFunction(KernelFunction):
         totals = kv.new_empty(*q.shape[:3], 1) if config.divisor else None
         for rows in config.cut(q):
             x = _fade(config.queries(q[:, :, rows], rows)[0], fading, rows)
-            top, total = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1), None
+            top = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1)
+            total = dot_rows(x.flatten(1, 2), z).view(*x.shape[:3], 1) if config.divisor else None
+            saved = divide(config, top, total, out[:, :, rows])
             if totals is not None:
-                total = totals[:, :, rows] = dot_rows(x.flatten(1, 2), z).view(*x.shape[:3], 1)
-            divide(config, top, total, out[:, :, rows])
+                totals[:, :, rows] = saved
         return out, totals
 
     @staticmethod

@@ -18,12 +18,12 @@ CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks ca
 PADDING = 16  # the state's rows and columns are a multiple of it, as it is of any vector's width
 
 
-def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor) -> Tensor:
+def attend(x: Tensor, keys: Stretch, state: ScanState) -> tuple[Tensor, Tensor]:
     """See `chunks.attend`."""
     y, v = _keys_without_weights(keys)
-    totals = x.new_empty(*x.shape[:3], 1)
+    tops, totals = (x.new_empty(*x.shape[:3], width) for width in (v.shape[2], 1))
     _call("attend", state, contiguous_rows(x), y, v, tops, totals)
-    return totals
+    return tops, totals
 
 
 def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tuple[Tensor, list[Tensor | None]]:
@@ -48,7 +48,7 @@ def backward_keys(
 def _keys_without_weights(keys: Stretch) -> tuple[Tensor, Tensor]:
     if keys.a is not None:
         raise UnsupportedError("the C++ kernel does not support key weights")
-    return contiguous_rows(keys.y), contiguous_rows(keys.v)
+    return contiguous_rows(keys.y), contiguous_rows(keys.v.to(keys.y.dtype))
 
 
 def attend_rows(
@@ -57,7 +57,7 @@ def attend_rows(
     """Rows ``[Bh, G, N, E]`` and the sums of their weights ``[Bh, G, N, 1]``, of float32, and the state after them.
     divides: by these sums, or 1 where they are zero."""
     q, k, v = map(contiguous_rows, (q, *keys[:2]))
-    out, totals = (q.new_empty(*q.shape[:3], width, dtype=state.kv.dtype) for width in (v.shape[2], 1))
+    out, totals = (q.new_empty(*q.shape[:3], width, dtype=torch.float32) for width in (v.shape[2], 1))
     _call("attend_rows", state, q, k, v, keys.valid, out, totals, phi=phi, divides=divides)
     return out, totals
 
@@ -99,10 +99,11 @@ def _call(
 ) -> None:
     """Call a function of the library with tensors ``[Bh, G, L, ..]`` or ``[Bh, L, ..]`` in its order. transposed:
     whether it takes the state so. phi, divides: of the functions of queries and keys."""
-    heads, features, values = state.kv.shape
-    kv, z = state.kv.mT if transposed else state.kv, state.z.contiguous()
+    kv, z = state.split()
+    heads, features, values = kv.shape
+    kv = kv.mT if transposed else kv
     kv = F.pad(kv, (0, -kv.shape[2] % PADDING, 0, -kv.shape[1] % PADDING)).contiguous()
     sizes = (heads, *rows.shape[1:3], features, values, CHUNK, -1 if phi is None else MAPS.index(phi), divides)
     like = kv if phi is None else rows
     call("scan", name, like, pack_tensors(kv, z, rows, *others), make_integers(*sizes))
-    state.kv, state.z = (kv.mT if transposed else kv)[:, :features, :values].contiguous(), z
+    state.replace((kv.mT if transposed else kv)[:, :features, :values], z)

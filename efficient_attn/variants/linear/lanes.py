@@ -1,7 +1,6 @@
 """Lanes: query heads of a group whose key weights are equal, and their attention with any alignment."""
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.linear import scan, sums
 from ...kernels.linear.linear_config import KeyInputs, LinearConfig
 from ...kernels.linear.sums import Sums
-from ...shared_caches import shared_cache
+from ...kernels.sparse.mask_cache import MASK_CACHE
 
 
 class Lane(NamedTuple):
@@ -21,14 +20,11 @@ class Lane(NamedTuple):
     logs: Tensor | None = None  # [Bh, M]
     next: Tensor | None = None  # [Bh]
     rate: Tensor | None = None  # [Bh]
-    head_rates: Tensor | None = None  # [Hkv], where `LinearAttention.rates` created them
+    rates: tuple[float, ...] = ()  # of the decay of each key-value head, if it is a constant
 
-    def list_rates(self) -> tuple[float, ...]:
-        """The decay of each key-value head; none without decays, with learned ones, and where torch hides numbers."""
-        is_hidden = type(self.rows) is not Tensor or self.rows.is_meta or in_functorch_transform()
-        if self.head_rates is None or self.head_rates.requires_grad or is_hidden:
-            return ()
-        return tuple(self.head_rates.tolist())
+    def configure(self, config: LinearConfig) -> LinearConfig:
+        """The arguments of a call with this lane's decays, if these are constants and the only weights of keys."""
+        return replace(config, rates=self.rates) if config.steady and self.rates else config
 
     def compute_fade(self, distance: int) -> Tensor | None:
         """The logarithm of the decay of the sums for rows ``[Bh, N]``. distance: of the first row from the last key."""
@@ -47,19 +43,26 @@ class Lane(NamedTuple):
         return Sums(past.kv * unit[:, None, None], past.z * unit[:, None], reference)
 
 
-def place_rates(rates: Tensor, device: torch.device) -> Tensor:
-    """Rates ``[Hkv, G]`` in float64 on a device, to which numbers of the host are copied once."""
+def make_decaying_lanes(rows: Tensor, rates: Tensor, m: int) -> list[Lane]:
+    """A lane for each query head of ``rows [B Hkv, G, N, D]`` over m keys. rates: ``[Hkv, G]``; constants and what
+    follows from them are placed on a device once."""
     is_constant = type(rates) is Tensor and rates.device.type == "cpu" and not rates.requires_grad
-    if device.type != "cuda" or not is_constant or torch.compiler.is_compiling() or in_functorch_transform():
-        return rates.to(device=device, dtype=torch.float64)
-    return _copy_rates(tuple(map(tuple, rates.tolist())), device)
+    if not is_constant or rows.is_meta or torch.compiler.is_compiling() or in_functorch_transform():
+        by_lane, logs = _compute_logs(rates.to(device=rows.device, dtype=torch.float64), len(rows), m)
+        return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], by_lane[g]) for g, x in enumerate(logs)]
+    numbers = tuple(map(tuple, rates.T.tolist()))
+
+    def make() -> tuple[Tensor, Tensor]:
+        return _compute_logs(rates.to(rows.device, torch.float64), len(rows), m)
+
+    by_lane, logs = MASK_CACHE.find(("decays", numbers, len(rows), m, rows.device), make)
+    return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], by_lane[g], numbers[g]) for g, x in enumerate(logs)]
 
 
-@shared_cache
-@lru_cache(maxsize=64)
-@torch.inference_mode(False)  # kept for later calls, whose backward pass could not save inference tensors
-def _copy_rates(rates: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    return torch.tensor(rates, dtype=torch.float64).to(device)
+def _compute_logs(rates: Tensor, count: int, m: int) -> tuple[Tensor, Tensor]:
+    """Rates ``[G, Bh]`` from ``[Hkv, G]``, and the logarithms of weights of m keys and the next ``[G, Bh, m + 1]``."""
+    by_lane = rates.T.repeat(1, count // len(rates))
+    return by_lane, by_lane[..., None] * torch.arange(m + 1, device=rates.device, dtype=torch.float64)
 
 
 def unfold(out: list[Tensor], q: Tensor) -> Tensor:
@@ -79,6 +82,8 @@ def attend_causal(config: LinearConfig, lane: Lane, keys: KeyInputs) -> Tensor:
     if n_aligned:
         shifted_config = replace(config, start=start + n_blind, first_key=first_key)
         aligned_keys = keys.rows(slice(first_key, first_key + n_aligned))
+        if config.rates:
+            aligned_keys = aligned_keys._replace(logs=None)
         out, past = scan.scan(shifted_config, q[:, :, n_blind : n_blind + n_aligned], aligned_keys, past)
         parts.append(out)
     if (first_late := n_blind + n_aligned) < n and past is not None:

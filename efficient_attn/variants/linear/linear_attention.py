@@ -28,7 +28,7 @@ from ...kernels.linear.linear_config import (
 from ...kernels.linear.short_sequences import attend_short, is_short
 from ...kernels.linear.sums import Sums
 from ...kernels.native.building import why_no_native
-from .lanes import Lane, attend_causal, place_rates, unfold
+from .lanes import Lane, attend_causal, make_decaying_lanes, unfold
 
 # created once, because every call reads them
 PLAIN_TRAITS, POSITIONAL_TRAITS = (Traits(positional=positional) for positional in (False, True))
@@ -199,12 +199,12 @@ class LinearAttention(Attention):
             if not causal and bidirectional.is_chosen(config, lane.rows, lane_keys):
                 out.append(bidirectional.attend(config, lane.rows, lane_keys))
             elif is_short(config, lane.rows, lane_keys, causal, weighted=self.weighs_keys):
-                rates = lane.list_rates() if config.steady else ()
+                rates = lane.rates if config.steady else ()
                 # rows of float64 would take much memory in longer calls
                 short_config = replace(config, wide_rows=True) if is_followed and config.phi.exact else config
                 out.append(attend_short(short_config, lane.rows, lane_keys, causal, rates))
             elif causal:
-                out.append(attend_causal(config, lane, lane_keys))
+                out.append(attend_causal(lane.configure(config), lane, lane_keys))
             else:
                 past = sums.sum_keys(config, lane_keys)
                 out.append(sums.read(config, lane.rows, past, lane.compute_fade(start - m + 1)))
@@ -240,7 +240,7 @@ class LinearAttention(Attention):
             sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
             single = q.shape[2] == 1 and valid is None and not wants_gradient(*sources)
             attend = sums.step if single else scan.scan
-            rows, past = attend(config, lane.rows, KeyInputs(keys, values, folded, lane.logs), past)
+            rows, past = attend(lane.configure(config), lane.rows, KeyInputs(keys, values, folded, lane.logs), past)
             out.append(rows)
             next_sums.append(lane.rebase(past))
         return unfold(out, q), LinearState(tuple(next_sums), state.length + q.shape[2], state.starts)
@@ -268,16 +268,13 @@ class LinearAttention(Attention):
 
     def split_lanes(self, q: Tensor, k: Tensor, valid: Tensor | None, **inputs: Tensor) -> list[Lane]:
         """All heads of a group together, or one after another if they weight keys differently."""
-        batch, kv_heads, m, _ = k.shape
+        _, kv_heads, m, _ = k.shape
         rows = q.unflatten(1, (kv_heads, -1)).flatten(0, 1)
         rates = self.rates(q.shape[1])
         if rates is None:
             weights = self.key_weights(k, valid, **inputs)
             return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
-        positions, by_head = torch.arange(m + 1, device=k.device, dtype=torch.float64), rates.view(kv_heads, -1)
-        lanes = place_rates(by_head, k.device).repeat(batch, 1).unbind(1)
-        logs = [rate[:, None] * positions for rate in lanes]
-        return [Lane(rows[:, g : g + 1], x[:, :-1], x[:, -1], lanes[g], by_head[:, g]) for g, x in enumerate(logs)]
+        return make_decaying_lanes(rows, rates.view(kv_heads, -1), m)
 
 
 def _valid_positions(state: LinearState, k: Tensor) -> Tensor | None:
@@ -292,4 +289,4 @@ def fold_valid(valid: Tensor | None, k: Tensor) -> Tensor | None:
 
 def away_from_zero(total: Tensor) -> Tensor:
     """A sum of weights of either sign, moved away from zero to `MIN_DIVISOR` where it is closer than that."""
-    return torch.where(total.abs() < MIN_DIVISOR, torch.full_like(total, MIN_DIVISOR).copysign(total.detach()), total)
+    return total.abs().clamp(min=MIN_DIVISOR).copysign(total)

@@ -71,7 +71,7 @@ def _compute_scale(x: Tensor, scaled: bool) -> float:
 
 
 def _unit_features(directions: Tensor, x: Tensor) -> Tensor:
-    return _trigonometric(F.normalize(x, dim=-1), directions.to(x.dtype), 1.0)[0]
+    return _waves(F.normalize(x, dim=-1), directions.to(x.dtype))
 
 
 def _backward(
@@ -122,8 +122,12 @@ def _positive(x: Tensor, directions: Tensor, scale: float, *, both_signs: bool =
 
 def _trigonometric(x: Tensor, directions: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """exp(|x|^2 / 2) (sin w.x, cos w.x): bounded features, but products of either sign."""
-    projections = products.project_onto(x, directions * scale)
-    return torch.cat([projections.sin(), projections.cos()], -1) * len(directions) ** -0.5, _half_square(x, scale)
+    return _waves(x, directions * scale), _half_square(x, scale)
+
+
+def _waves(x: Tensor, directions: Tensor) -> Tensor:
+    projections = products.project_onto(x, directions)
+    return torch.cat([projections.sin(), projections.cos()], -1) * len(directions) ** -0.5
 
 
 def _relu(x: Tensor, directions: Tensor, scale: float) -> Tensor:

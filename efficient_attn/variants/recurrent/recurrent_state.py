@@ -202,8 +202,11 @@ class RecurrentAttention(FlaAttention):
     ) -> tuple[Tensor, RecurrentState]:
         keys, rows = self.fold_inputs(q, k, v, **inputs), q.unflatten(1, (k.shape[1], -1)).flatten(0, 1)
         past = self._make_state(len(keys.k), k.shape[3], v.shape[3], v) if state.s is None else state.s
-        if k.shape[2] == self.substeps == 1 and not wants_gradient(rows, past, *(x for x in keys if x is not None)):
-            out, past = recurrence.step(keys._replace(q=rows), past)
+        if k.shape[2] == 1 and not wants_gradient(rows, past, *(x for x in keys if x is not None)):
+            for i in range(self.substeps - 1):
+                recurrence.write(self._select_steps(keys, slice(i, i + 1)), past)
+            last = self._select_steps(keys, slice(self.substeps - 1, self.substeps))
+            out, past = recurrence.step(last._replace(q=rows), past)
         else:
             out, past = self.scan_rows(rows, keys, past)
         return out.reshape(*q.shape[:3], -1), replace(state, s=past, length=state.length + k.shape[2])
@@ -226,7 +229,9 @@ class RecurrentAttention(FlaAttention):
 
     def _select(self, keys: Inputs, first: int, last: int) -> Inputs:
         """The keys of some positions, each with those of its steps."""
-        steps = slice(first * self.substeps, last * self.substeps)
+        return self._select_steps(keys, slice(first * self.substeps, last * self.substeps))
+
+    def _select_steps(self, keys: Inputs, steps: slice) -> Inputs:
         return Inputs(keys.q, *(None if x is None else x[:, steps] for x in keys[1:]))  # pyright: ignore[reportArgumentType]
 
     def _make_state(self, rows: int, width: int, value_width: int, like: Tensor) -> Tensor:
@@ -243,8 +248,9 @@ class RecurrentAttention(FlaAttention):
 
 def normalise(k: Tensor) -> Tensor:
     """Keys of unit norm, in float32 or wider, and zero where a key is zero."""
-    wide = widen(k)
-    return wide * wide.norm(dim=-1, keepdim=True).clamp(min=MIN_NORM).reciprocal()
+    dtype = widen(k[:0]).dtype
+    x = widen(k) if wants_gradient(k) else k  # whose gradient would be a difference of rounded numbers
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype).clamp(min=MIN_NORM)
 
 
 def require_head_dim(name: str, dims: Dims) -> int:

@@ -16,7 +16,7 @@ from efficient_attn.kernels.linear.linear_config import KeyInputs
 from efficient_attn.kernels.linear.short_sequences import MAX_LENGTH, MAX_LENGTH_CUT, compute_decays, is_short
 from efficient_attn.testing.tensor_comparison import assert_close
 from efficient_attn.variants.linear import linear_attention
-from efficient_attn.variants.linear.lanes import Lane
+from efficient_attn.variants.linear.lanes import make_decaying_lanes
 
 SPECS = ["linear", "cosformer", "performer:n_features=16", "random_feature:n_features=8", "taylor", "retention"]
 SPECS += ["retention:normalised=true"]
@@ -137,10 +137,14 @@ def test_decays_are_cached_by_everything_that_they_depend_on() -> None:
 
 
 def test_learned_decays_are_not_cached() -> None:
-    rates = torch.tensor([0.5, 0.25])
-    assert Lane(torch.ones(2, 1, 3, 4), head_rates=rates).list_rates() == (0.5, 0.25)
-    assert Lane(torch.ones(2, 1, 3, 4), head_rates=rates.requires_grad_()).list_rates() == ()
-    assert Lane(torch.ones(2, 1, 3, 4)).list_rates() == ()
+    rows, rates = torch.ones(4, 2, 3, 5), torch.tensor([[0.5, 0.25], [1, 2]])
+    constant = make_decaying_lanes(rows, rates, 3)
+    learned = make_decaying_lanes(rows, rates.requires_grad_(), 3)
+    assert [lane.rates for lane in constant] == [(0.5, 1), (0.25, 2)]
+    for lane, other in zip(constant, learned, strict=True):
+        assert other.rates == ()
+        for got, want in zip(lane[1:4], other[1:4], strict=True):
+            torch.testing.assert_close(got, want, check_dtype=False)
 
 
 def test_decays_cached_in_inference_mode_allow_training_and_copies() -> None:
