@@ -12,8 +12,8 @@ from ...contract.mask import zero_invalid
 from ...kernels import fla_backend
 from ...kernels.dense import widen
 from ...kernels.linear.linear_config import replace_zero_by_one
+from ...kernels.sparse.mask_cache import MASK_CACHE
 from ..fla_attention import FlaAttention
-from .lanes import place_rates
 from .linear_attention import LinearAttention
 
 # its sums of weights and states are stored in the dtype of the inputs, and those of float16 overflow
@@ -50,7 +50,10 @@ class FlaLinearAttention(FlaAttention, LinearAttention):
             return super().compute(q, k, v, mask, **inputs)
         rates = self.rates(q.shape[1])
         if rates is not None:
-            log_decays = place_rates(-rates[None], q.device)[0].float()
+            numbers = tuple(rates.tolist())
+            (log_decays,) = MASK_CACHE.find(
+                ("log decays", numbers, q.device), lambda: (torch.tensor(numbers).neg_().to(q.device),)
+            )
             return fla_backend.attend_decaying(q, k, v, log_decays)
         rows, keys = (self.feature_map(widen(x))[0].to(x.dtype) for x in (q, k))
         return fla_backend.attend_features(rows, zero_invalid(keys, mask.key_valid(k.shape[2])), v)

@@ -137,6 +137,7 @@ BREADTH = ("heads", "batch", "head_dim", "seq_len", "dtype", "threads", "causal"
 HEADS = "each of the encoder's heads has keys of its own, and sharing them has to be trained"
 LATENT = "its keys are latents, which have to be trained"
 SCORES = "its scores or positions have to be trained"
+GATES = "its gates or step sizes have to be trained"
 LONG = "its window holds all of the text"
 PLUGIN = "it is exact or causal attention under another name"
 COMPILED = "it computes the same as the other backend and has the same reference implementation"
@@ -152,6 +153,8 @@ WITHOUT_FIDELITY = {
     "mla:latent_dim=256:backend=cpp": LATENT,
     "sliding_window:window=4096": LONG,
     "attention_sinks:n_sink=4:window=4096": LONG,
+    "sliding_window:window=1024": LONG,
+    "attention_sinks:n_sink=4:window=1024": LONG,
     "full:backend=cpp": COMPILED,
     "full:softcap=50": SCORES,
     "full:sink=learned": SCORES,
@@ -169,13 +172,14 @@ WITHOUT_FIDELITY = {
     "linformer:rank=256": "its projections have to be trained",
     "reformer:bucket_size=64:n_hashes=4": "its keys are its queries, and the encoder's are not",
     "random_feature:gated=true:n_features=64": "its gate has to be trained",
+    **dict.fromkeys(("forgetting", "mamba2", "gla", "delta_net", "gated_delta_net", "kda"), GATES),
 }
 WITH_FIDELITY = sorted(
     set(list_suite_names())
     - {"linear_peers", "sparse_peers", "retrieval", "hybrid", "hybrid_long", "complexity", "encoder"}
     - {"fidelity_long"}  # it times nothing
     - {"recurrent"}  # gates have to be trained
-    - {"gpu_speed"}  # kernels by name, and mechanisms of other suites
+    - {"gpu_speed", "gpu_decode"}  # exact attention; windows that hold all of the text, and states
     - {"ci"}  # it compares times of two revisions
     - {"distributed"}  # it compares ranks with one process
     - {"pretrained"}  # swap_long measures the quality of its specs
