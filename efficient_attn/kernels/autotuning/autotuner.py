@@ -1,5 +1,6 @@
 """Select candidates, once for each process and shape: from a table of timings of this machine, or by rule. Runs and
-``efficient-attn doctor`` measure and store tables; a call of a library's user never does, so that it need not wait.
+``efficient-attn doctor`` measure and store tables; a call of a library's user never does, so that it need not wait,
+but for the first one of a geometry on a GPU (`choose_timed`).
 ``EFFICIENT_ATTN_CALIBRATION=off`` leaves everything to the rules."""
 
 import os

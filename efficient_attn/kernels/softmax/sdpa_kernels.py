@@ -86,7 +86,7 @@ def find_kernel(
     by_rule = by_rule or (causal and q.shape[2] < k.shape[2])  # aligned with the last key, which cuDNN does not do
     names: list[str] = []
     for name in (flash,) if by_rule else (flash, "cudnn"):
-        if name and allowed is None and _is_enabled(name):
+        if name and allowed is None and is_enabled(name):
             names += [name] if why_not(name, rows, k, v, None, causal=causal, dropout=dropout) is None else []
     if is_traced:
         return next(iter(names), None)
@@ -133,7 +133,7 @@ def takes_last_queries(backend: str, q: Tensor, k: Tensor, v: Tensor, dropout: f
     if backend != "sdpa" or q.device.type != "cuda" or q.dtype not in HALF_DTYPES or _is_traced():
         return False
     flash = find_flash()
-    if flash is None or not _is_enabled(flash):
+    if flash is None or not is_enabled(flash):
         return False
     return why_not(flash, q, k, v, None, causal=True, dropout=dropout) is None
 
@@ -226,7 +226,7 @@ def is_capturing() -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
-def _is_enabled(kernel: str) -> bool:
+def is_enabled(kernel: str) -> bool:
     """Whether the user's settings of torch allow a kernel."""
     name = "flash" if kernel in IMPLEMENTATIONS else kernel
     return getattr(torch.backends.cuda, f"{name}_sdp_enabled")()

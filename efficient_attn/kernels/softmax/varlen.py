@@ -47,18 +47,22 @@ def why_not(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> str 
         return "it has no dropout"
     if mask.key_mask is not None:
         return "it takes lengths of rows (key_lengths), not the explicit mask key_mask"
-    if 3 * len(q) > MAX_SEQUENCES:
-        return f"it takes at most {MAX_SEQUENCES // 3} rows, not {len(q)}"
-    return why_absent()
+    sequences = 3 * len(q) if mask.cu_seqlens is None else len(mask.cu_seqlens) - 1
+    if sequences > MAX_SEQUENCES:
+        return f"it takes at most {MAX_SEQUENCES} sequences, a third as many rows, not {sequences}"
+    flash = sdpa_kernels.find_flash()  # whose kernel it is, so that both run on the same devices
+    no_flash = None if flash is None else sdpa_kernels.why_not(flash, q, k, k, None, causal=False, dropout=0.0)
+    return why_absent() or no_flash
 
 
 def is_default(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout: float) -> bool:
     """Whether a call that names no kernel uses it: of packed or padded sequences on a GPU that it can compute, unless
-    torch compiles or transforms the call."""
+    torch compiles or transforms the call, or the user's settings of torch forbid flash attention."""
     if q.device.type != "cuda" or (mask.key_lengths is None and mask.cu_seqlens is None):
         return False
-    is_traced = torch.compiler.is_compiling() or in_functorch_transform()
-    return not is_traced and why_not(q, k, v, mask, dropout) is None
+    if torch.compiler.is_compiling() or in_functorch_transform() or not sdpa_kernels.is_enabled("flash"):
+        return False
+    return why_not(q, k, v, mask, dropout) is None
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float) -> Tensor:

@@ -7,9 +7,9 @@ from ...contract.decode_state import KVCache
 from ...errors import UnsupportedError, UsageError
 from ...kernels.dense import attend_with_scores, expand_heads, widen
 from ...kernels.softmax.sdpa import attend
-from .softmax_attention import WITHOUT_DROPOUT, WITHOUT_PADDING, SoftmaxAttention, make_traits
+from .softmax_attention import TRAITS, WITHOUT_DROPOUT, WITHOUT_PADDING, SoftmaxAttention
 
-SCORED_TRAITS_WITHOUT_DROPOUT = make_traits(exact=False, dropout=False, padding=True)
+SCORED_TRAITS_WITHOUT_DROPOUT = TRAITS[False, False, True]
 
 
 class ScoredAttention(SoftmaxAttention):
@@ -21,8 +21,7 @@ class ScoredAttention(SoftmaxAttention):
 
     @property
     def traits(self) -> Traits:
-        has_dropout, pads = self.backend not in WITHOUT_DROPOUT, self.backend not in WITHOUT_PADDING
-        return make_traits(exact=False, dropout=has_dropout, padding=pads)
+        return TRAITS[False, self.backend not in WITHOUT_DROPOUT, self.backend not in WITHOUT_PADDING]
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """The scores ``[B, H, N, M]`` of ``q [B, H, N, D]`` and ``k [B, H, M, D]``, by definition."""

@@ -1,7 +1,7 @@
 """Exact softmax attention over all keys, and its decoding from a cache."""
 
 from collections.abc import Mapping
-from functools import cache
+from itertools import product
 from typing import ClassVar
 
 import torch
@@ -20,10 +20,8 @@ WITHOUT_DROPOUT, WITHOUT_PADDING = ("cpp", "varlen", "flash3", "flash4"), tuple(
 FUSED_TRAINING_WORKSPACE = 4.5  # in multiples of the output's size: torch's kernel stores no more than necessary
 
 
-@cache
-def make_traits(*, exact: bool, dropout: bool, padding: bool) -> Traits:
-    """Traits, created once, because every call reads them."""
-    return Traits(exact=exact, dropout=dropout, padding=padding)
+# by exactness, dropout and padding; created once, because every call reads them
+TRAITS = {x: Traits(exact=x[0], dropout=x[1], padding=x[2]) for x in product((True, False), repeat=3)}
 
 
 class SoftmaxAttention(Attention):
@@ -53,7 +51,7 @@ class SoftmaxAttention(Attention):
         cls, base = type(self), SoftmaxAttention
         inherits_dropout = cls.compute is base.compute and cls.oracle is base.oracle
         has_dropout = inherits_dropout and self.backend not in WITHOUT_DROPOUT
-        return make_traits(exact=True, dropout=has_dropout, padding=self.backend not in WITHOUT_PADDING)
+        return TRAITS[True, has_dropout, self.backend not in WITHOUT_PADDING]
 
     @property
     def growth(self) -> Growth:

@@ -9,10 +9,12 @@ import torch
 from intercepted_kernels import pretended_gpu
 from pretended_gpu import count, get_data, to_gpu
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import efficient_attn as ea
 from efficient_attn.contract.left_padding import StatesByStart
 from efficient_attn.kernels.autotuning import autotuner
+from efficient_attn.kernels.softmax import sdpa_kernels
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -139,7 +141,22 @@ def test_other_calls_with_padding_are_left_to_masks() -> None:
         dropping(*tensors, ea.Mask(key_lengths=lengths))
         ea.create("full")(*(x[..., :20] for x in tensors), ea.Mask(key_lengths=lengths))
         ea.create("full")(*(x.float() for x in tensors), ea.Mask(key_lengths=lengths))
-    assert gpu.work.requested == ["flash,cudnn,efficient,math"] * 4
+        assert gpu.work.requested == ["flash,cudnn,efficient,math"] * 4
+        with sdpa_kernel(SDPBackend.MATH):
+            ea.create("full")(*tensors, ea.Mask(key_lengths=lengths))
+        assert gpu.work.requested[4:] == ["math"]
+
+
+def test_devices_without_flash_attention_are_left_to_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdpa_kernels, "_ANSWERS", {})
+    lengths = to_gpu(torch.tensor([30, 37]))
+    with pretended_gpu() as gpu:
+        monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", lambda params, debug=False: False)
+        tensors = [to_gpu(x) for x in draw(2, 37, 37, (2, 2), 64, HALF[0])]
+        ea.create("full")(*tensors, ea.Mask(key_lengths=lengths))
+        assert gpu.work.requested == ["flash,cudnn,efficient,math"]
+        with pytest.raises(ea.UnsupportedError, match="backend 'varlen' cannot compute this call: torch: it gives no"):
+            ea.create("full", backend="varlen")(*tensors, ea.Mask(key_lengths=lengths))
 
 
 def test_a_decode_state_with_padding_on_the_left_has_a_state_for_each_start() -> None:
