@@ -44,7 +44,7 @@ def list_package_versions() -> dict[str, str | None]:
 def describe_gpu_libraries(gpus: Sequence[str]) -> str | None:
     """The versions of installed libraries whose kernels run on GPUs, besides torch's; None without a GPU."""
     versions = {name: _find_version(name) for name in GPU_LIBRARIES}
-    return ", ".join(f"{name} {found or 'missing'}" for name, found in versions.items()) if gpus else None
+    return ", ".join(f"{name} {number or 'missing'}" for name, number in versions.items()) if gpus else None
 
 
 def _find_version(package: str) -> str | None:
