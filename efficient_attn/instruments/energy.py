@@ -25,9 +25,14 @@ def find_meter(device: str) -> EnergyMeter | None:
 
 
 def measure_idle_watts(
-    read: EnergyMeter, *, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+    read: EnergyMeter,
+    *,
+    device: str,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> float:
     """The power of a device while this process uses it for nothing, over `IDLE_S`."""
+    synchronize(device)  # from now on it is kept awake, as between calls
     first_reading, start = read(), clock()
     sleep(IDLE_S)
     return (read() - first_reading) / (clock() - start)

@@ -88,7 +88,7 @@ class MeasureRounds:
         shift_heap(self.seed)
         limit_memory(self.memory_bytes, device)
         read_joules = find_meter(device) if self.first else None
-        idle_watts = None if read_joules is None else measure_idle_watts(read_joules)  # before there is any work
+        idle_watts = read_joules and measure_idle_watts(read_joules, device=device)  # before there is any work
         guard = TurnGuard(self.cases, single_thread=threads == 1 and device == "cpu")
         workloads, failed = self._make_workloads(task, board, guard)
         send(RoundResult({}, {}, failed))

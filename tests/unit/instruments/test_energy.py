@@ -51,7 +51,7 @@ def test_calls_with_a_low_limit_have_no_energy() -> None:
 
 def test_the_power_of_an_idle_device_is_subtracted() -> None:
     device, slept = Device(), []
-    watts = measure_idle_watts(lambda: 5.0 * sum(slept), clock=lambda: sum(slept), sleep=slept.append)
+    watts = measure_idle_watts(lambda: 5.0 * sum(slept), device="cpu", clock=lambda: sum(slept), sleep=slept.append)
     assert (watts, slept) == (5.0, [IDLE_S])
     assert _measure(device, 7, idle_watts=watts) == pytest.approx(3 - 5 * 0.1)
     assert _measure(device, 7, idle_watts=1000) == 0
