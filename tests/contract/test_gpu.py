@@ -7,7 +7,7 @@ are those of the same call on the processor. Only a GPU shows whether its kernel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from pretended_gpu import Work, count, get_data, move, pretended_gpu, to_gpu
 from torch import Tensor
 
 import efficient_attn as ea
+from efficient_attn.contract import Shape
 from efficient_attn.testing import Call, Subject
 
 LENGTH, SIZES = 1152, {"batch": 2, "head_dim": 16, "value_dim": 16}  # beyond every short form
@@ -183,3 +184,26 @@ def test_decode_steps_launch_few_kernels_and_wait_for_nothing(name: str) -> None
                 next(steps)
             work, result = count(gpu, lambda: next(steps))
             compare(name, "step", work, [result], [expected])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("spec", ["linear", "performer", "retention:normalised=true", "gated_delta_net", "mamba2"])
+def test_odd_lengths_and_groups_have_the_same_gradients(spec: str, dtype: torch.dtype) -> None:
+    """With a padded row, and a last chunk that is not full, which is computed apart."""
+    attn = ea.create(spec, dims=ea.Dims(heads=4, kv_heads=2, head_dim=128, max_len=700))
+    g = torch.Generator().manual_seed(0)
+    sample = attn.sample(Shape(2, 4, 2, 650, 650, 128, 128), generator=g, dtype=dtype)
+    tensors = {"q": sample.q, "k": sample.k, "v": sample.v, **sample.inputs}
+    lengths = torch.tensor([650, 601])
+
+    def differentiate(place: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        leaves = {name: place(x).requires_grad_() for name, x in tensors.items()}
+        out = attn(**leaves, mask=ea.Mask(causal=True, key_lengths=place(lengths)))
+        return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), torch.ones_like(out))]
+
+    expected = differentiate(torch.clone)
+    with pretended_gpu():
+        move(attn)
+        results = differentiate(to_gpu)
+        for got, want in zip(results, expected, strict=True):
+            assert measure_error(get_data(got), want) < (TOLERANCE if dtype == torch.bfloat16 else 1e-5)

@@ -27,7 +27,8 @@ from ..native.cpp_sums import DTYPES, MAPS
 from ..softmax.softmax_kernel import cut_range
 from . import chunks, scan_op
 from .chunks import CHUNK
-from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
+from .feature_tape import FeatureTape
+from .linear_config import KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
 from .scan_state import ScanState
 from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
