@@ -41,15 +41,18 @@ class Part(NamedTuple):
     before: Tensor | None = None  # the sums before each chunk [Bh C, F, E]
 
 
-def attend(x: Tensor, keys: Stretch, state: ScanState) -> tuple[Tensor, Tensor | None]:
+def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Weighted sums of values ``[Bh, G, L, E]``, and of weights ``[Bh, G, L, 1]`` if something divides by them. Adds
-    the stretch to the state."""
+    the stretch to the state. tops: where to write the former if nothing divides."""
     outputs = []
     for part in _read_parts(keys, state):
         rows, weights = _fold_rows(x[:, :, part.positions], part.count), part.weights
         pairs = _mask_causal(rows @ part.y.mT, x.shape[1], weights)
         past = None if part.before is None else weigh_past(rows @ part.before, weights)
-        outputs.append(_unfold_rows(_add_product(past, pairs, part.v), x, part.count))
+        out = _unfold_rows(_add_product(past, pairs, part.v), x, part.count)
+        outputs.append(out if tops is None else tops[:, :, part.positions].copy_(out))
+    if tops is not None:
+        return tops, None
     out = join_parts(outputs, 2)
     return (out[..., :-1], out[..., -1:]) if state.divides else (out, None)
 

@@ -27,7 +27,8 @@ from ..native.cpp_sums import DTYPES, MAPS
 from ..softmax.softmax_kernel import cut_range
 from . import chunks, scan_op
 from .chunks import CHUNK
-from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
+from .feature_tape import FeatureTape
+from .linear_config import KeyInputs, LinearConfig, SavedRows, divide, replace_zero_by_one
 from .scan_state import ScanState
 from .sums import KERNEL, N_KEYS, NO_PAST, Sums, split_arguments, start_sums
 
@@ -97,8 +98,11 @@ class _ScanFunction(KernelFunction):
             return out, *state.split(), state.reference, totals
         kernel, out, totals = cpp_scan if config.native else chunks, None, []
         for rows in _cut_stretches(config, q):
-            top, total = kernel.attend(*config.both(q, keys, rows), state)
-            out = config.make_rows(q, top) if out is None else out
+            x, stretch = config.both(q, keys, rows)
+            if out is None:
+                out = (x if config.wide_rows else q).new_empty(*q.shape[:3], keys.v.shape[2])
+            tops = out[:, :, rows] if config.divisor is None and out.dtype == x.dtype else None
+            top, total = kernel.attend(x, stretch, state, tops)
             saved = divide(config, top, total, out[:, :, rows])
             if saved is not None:
                 totals.append(saved.contiguous())  # not a view of a row's other results

@@ -23,7 +23,8 @@ from ..derivatives import KernelFunction, differentiate_once
 from ..softmax.softmax_kernel import cut_range
 from ..step_sizes import limit_elements
 from . import scan
-from .linear_config import MAX_FEATURE_ELEMENTS, FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
+from .feature_tape import FeatureTape
+from .linear_config import MAX_FEATURE_ELEMENTS, KeyInputs, LinearConfig, SavedRows, divide
 from .sums import KERNEL, dot_rows, exponentiate, pair_gradients, relative_weights, zero_if_infinite
 
 MAX_LENGTH = 512  # positions on either side

@@ -23,7 +23,8 @@ from ..derivatives import KernelFunction, differentiate_once
 from ..native import triton_step
 from ..products import add_products, multiply_rows
 from ..sparse.mask_cache import MASK_CACHE
-from .linear_config import FeatureTape, KeyInputs, LinearConfig, SavedRows, divide
+from .feature_tape import FeatureTape
+from .linear_config import KeyInputs, LinearConfig, SavedRows, divide
 
 KERNEL = "the kernel of linear attention"
 FIRST_POSITION = slice(0, 1)

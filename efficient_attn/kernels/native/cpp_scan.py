@@ -18,10 +18,10 @@ CHUNK = 16  # positions: the state stays in the nearest cache, so that chunks ca
 PADDING = 16  # the state's rows and columns are a multiple of it, as it is of any vector's width
 
 
-def attend(x: Tensor, keys: Stretch, state: ScanState) -> tuple[Tensor, Tensor]:
+def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """See `chunks.attend`."""
     y, v = _keys_without_weights(keys)
-    tops, totals = (x.new_empty(*x.shape[:3], width) for width in (v.shape[2], 1))
+    tops, totals = x.new_empty(*x.shape[:3], v.shape[2]) if tops is None else tops, x.new_empty(*x.shape[:3], 1)
     _call("attend", state, contiguous_rows(x), y, v, tops, totals)
     return tops, totals
 
