@@ -72,6 +72,8 @@ def _make_column(sums: Tensor, k: Tensor, distance: int) -> Tensor:
 def _find_allowed(q: Tensor, k: Tensor, distance: int, back: int, valid: Tensor | None) -> Tensor:
     """The keys that each row sees, bool ``[1 or B, 1, rows, M]``."""
     n, m = q.shape[2], k.shape[2]
-    distances = torch.arange(distance, distance + n, device=q.device)[:, None] - torch.arange(m, device=q.device)
-    allowed = (distances >= 0) & (distances <= back) if distance + n - 1 > back else distances >= 0
+    i, j = torch.arange(distance, distance + n, device=q.device)[:, None], torch.arange(m, device=q.device)
+    allowed = j <= i
+    if distance + n - 1 > back:
+        allowed &= j >= i - back
     return allowed[None, None] if valid is None else allowed & valid[:, None, None]
