@@ -14,7 +14,7 @@ products give both. Weights of keys in a chunk are relative to each row's runnin
 the future.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     """C chunks of c positions that are computed together. reference: of the state before them."""
 
     positions: slice
-    count: int
+    n_chunks: int
     y: Tensor  # [Bh C, c, F]
     v: Tensor  # [Bh C, c, E], with divisors E + 1
     weights: ChunkWeights | None
@@ -46,10 +46,10 @@ def attend(x: Tensor, keys: Stretch, state: ScanState, tops: Tensor | None = Non
     the stretch to the state. tops: where to write the former if nothing divides."""
     outputs = []
     for part in _read_parts(keys, state):
-        rows, weights = _fold_rows(x[:, :, part.positions], part.count), part.weights
+        rows, weights = _fold_rows(x[:, :, part.positions], part.n_chunks), part.weights
         pairs = _mask_causal(rows @ part.y.mT, x.shape[1], weights)
         past = None if part.before is None else weigh_past(rows @ part.before, weights)
-        out = _unfold_rows(_add_product(past, pairs, part.v), x, part.count)
+        out = _unfold_rows(_add_product(past, pairs, part.v), x, part.n_chunks)
         outputs.append(out if tops is None else tops[:, :, part.positions].copy_(out))
     if tops is not None:
         return tops, None
@@ -64,13 +64,13 @@ def backward(
     gradient by the state before it is needed."""
     joined, results = grads.join(), []
     for part in reversed(list(_read_parts(keys, state, to_end=False))):
-        rows, tops = (_fold_rows(t[:, :, part.positions], part.count) for t in (x, joined))
+        rows, tops = (_fold_rows(t[:, :, part.positions], part.n_chunks) for t in (x, joined))
         grad_pairs = _mask_causal(tops @ part.v.mT, x.shape[1], part.weights)
-        grad_x = _unfold_rows(_query_gradient(part, tops, grad_pairs), x, part.count)
+        grad_x = _unfold_rows(_query_gradient(part, tops, grad_pairs), x, part.n_chunks)
         has_earlier = to_start or part.positions.start > 0
         results.append((grad_x, *_go_back(part, rows, tops, grad_pairs, grad_state, has_earlier=has_earlier)))
-    by_queries, *by_keys = zip(*reversed(results), strict=True)
-    return join_parts(by_queries, 2), *(join_parts(parts, 1) for parts in by_keys)
+    by_queries, by_keys, by_values = zip(*reversed(results), strict=True)
+    return join_parts(by_queries, 2), join_parts(by_keys, 1), join_parts(by_values, 1)
 
 
 def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tuple[Tensor, list[Tensor | None]]:
@@ -78,9 +78,9 @@ def backward_queries(grads: OutputGrads, keys: Stretch, state: ScanState) -> tup
     joined, results, references = grads.join(), [], []
     for part in _read_parts(keys, state):
         references.append(part.reference)
-        tops = _fold_rows(joined[:, :, part.positions], part.count)
+        tops = _fold_rows(joined[:, :, part.positions], part.n_chunks)
         grad_pairs = _mask_causal(tops @ part.v.mT, joined.shape[1], part.weights)
-        results.append(_unfold_rows(_query_gradient(part, tops, grad_pairs), joined, part.count))
+        results.append(_unfold_rows(_query_gradient(part, tops, grad_pairs), joined, part.n_chunks))
     return join_parts(results, 2), references
 
 
@@ -126,7 +126,7 @@ def _go_back(
     """Gradients ``[Bh, C c, .]`` by the features and values of a part's keys. has_earlier: whether the gradient by the
     state before the part is needed."""
     y, v, weights = part.y, part.v, part.weights
-    after, chunk_grads = grad_state.read_backward(rows, tops, part.count, weights)
+    after, chunk_grads = grad_state.read_backward(rows, tops, part.n_chunks, weights)
     pairs = _mask_causal(rows @ y.mT, rows.shape[1] // y.shape[1], weights)
     width = v.shape[2] - grad_state.divides
     by_sums = None if after is None else weigh_sums(v, weights) @ after.mT
@@ -135,7 +135,7 @@ def _go_back(
     grad_v = _add_product(value_sums, pairs.mT, tops[..., :width])
     if has_earlier:
         grad_state.advance_backward(rows, tops, weights, chunk_grads)
-    return tuple(g.view(len(y) // part.count, -1, g.shape[2]) for g in (grad_y, grad_v))  # pyright: ignore[reportReturnType]
+    return tuple(g.view(len(y) // part.n_chunks, -1, g.shape[2]) for g in (grad_y, grad_v))  # pyright: ignore[reportReturnType]
 
 
 def _widen_values(keys: Stretch, state: ScanState) -> Stretch:
@@ -188,7 +188,7 @@ def _add_product(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
     return x @ y if total is None else total.baddbmm_(x, y)
 
 
-def join_parts(parts: Sequence[Tensor], dim: int) -> Tensor:
+def join_parts(parts: list[Tensor] | tuple[Tensor, ...], dim: int) -> Tensor:
     """``torch.cat``, without a copy of a single part."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 

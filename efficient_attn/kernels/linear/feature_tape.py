@@ -53,22 +53,22 @@ class FeatureTape:
         both, hidden = config.join(q, keys.k, rows), None if keys.valid is None else ~keys.valid[:, rows]
         if (manual_backward := self._manual_backward) is None:
             (x, y, a), follow = self._follow(partial(config.joined, q=q, keys=keys, rows=rows), both)
-            wide = features = both
         else:
-            wide, follow = config.widen(both), None
+            wide = config.widen(both)
             features, logs = config.phi(wide)
             x, y, a = config.split((features, logs), q, keys, rows)
 
-        def backward(grad_x: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-            grad_a = None if a is None else (grad_y * y).sum(-1)  # y enters the output as e^a y
-            if manual_backward is not None:
+            def follow(grad_x: Tensor, grad_y: Tensor, grad_a: Tensor | None) -> Tensor:
                 if hidden is not None:
                     grad_y = grad_y.masked_fill_(hidden[..., None], 0)
-                zero = None if grad_a is None else grad_a.new_zeros(len(both) - len(grad_a), grad_a.shape[1])
-                by_logarithm = None if zero is None else torch.cat([zero, grad_a])
-                grads = manual_backward(wide, features, torch.cat([grad_x.flatten(0, 1), grad_y]), by_logarithm)
-            else:
-                grads = follow(grad_x, grad_y, grad_a)
+                by_logarithm = None  # that of queries cancels
+                if grad_a is not None:
+                    by_logarithm = torch.cat([grad_a.new_zeros(len(both) - len(grad_a), grad_a.shape[1]), grad_a])
+                return manual_backward(wide, features, torch.cat([grad_x.flatten(0, 1), grad_y]), by_logarithm)
+
+        def backward(grad_x: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            grad_a = None if a is None else (grad_y * y).sum(-1)  # y enters the output as e^a y
+            grads = follow(grad_x, grad_y, grad_a)
             grads = grads.to(q.dtype)
             return grads[: -len(keys.k)].view(q.shape), grads[-len(keys.k) :], grad_a
 

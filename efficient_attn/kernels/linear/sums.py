@@ -265,7 +265,7 @@ class _ReadSumsFunction(KernelFunction):
             top = multiply_rows(x.flatten(1, 2), kv).view(*x.shape[:3], -1)
             total = dot_rows(x.flatten(1, 2), z).view(*x.shape[:3], 1) if config.divisor else None
             saved = divide(config, top, total, out[:, :, rows])
-            if totals is not None:
+            if totals is not None and saved is not None:
                 totals[:, :, rows] = saved
         return out, totals
 

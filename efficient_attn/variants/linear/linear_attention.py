@@ -273,7 +273,9 @@ class LinearAttention(Attention):
         rates = self.rates(q.shape[1])
         if rates is None:
             weights = self.key_weights(k, valid, **inputs)
-            return [Lane(rows) if weights is None else Lane(rows, *(x.flatten(0, 1) for x in weights))]
+            if weights is None:
+                return [Lane(rows)]
+            return [Lane(rows, weights.keys.flatten(0, 1), weights.next.flatten(0, 1))]
         return make_decaying_lanes(rows, rates.view(kv_heads, -1), m)
 
 
