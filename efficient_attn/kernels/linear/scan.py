@@ -101,9 +101,10 @@ class _ScanFunction(KernelFunction):
             x, stretch = config.both(q, keys, rows)
             if out is None:
                 out = (x if config.wide_rows else q).new_empty(*q.shape[:3], keys.v.shape[2])
-            tops = out[:, :, rows] if config.divisor is None and out.dtype == x.dtype else None
-            top, total = kernel.attend(x, stretch, state, tops)
-            saved = divide(config, top, total, out[:, :, rows])
+            out_rows = out[:, :, rows]
+            in_place = config.divisor is None and out.dtype == x.dtype
+            top, total = kernel.attend(x, stretch, state, out_rows if in_place else None)
+            saved = divide(config, top, total, out_rows)
             if saved is not None:
                 totals.append(saved.contiguous())  # not a view of a row's other results
         return out, *state.split(), state.reference, chunks.join_parts(totals, 2) if totals else None
