@@ -3,6 +3,7 @@
 from .budget import Budget as Budget
 from .mask import Mask as Mask
 from .mechanism import Attention as Attention
+from .shapes import CallFacts as CallFacts
 from .shapes import Dims as Dims
 from .shapes import Sample as Sample
 from .shapes import Shape as Shape

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, Unpack, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from .mask import CAUSAL, EVERYTHING, MASK_FIELDS, Mask, zero_invalid
 from .origin import HasOrigin, Origin
 from .packed_sequences import run_each_sequence
 from .row_starts import advance_from_starts, make_state
-from .shapes import Device, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
+from .shapes import CallFacts, Device, Sample, Shape, Values, draw_sample, estimate_workspace_bytes, make_zero_queries
 from .traits import Growth, Traits
 
 
@@ -131,20 +131,9 @@ class Attention(HasOrigin, nn.Module):
         """Pairs of one head that the fast implementation computes; None if unknown."""
         return None
 
-    def what_runs(
-        self,
-        shape: Shape,
-        *,
-        causal: bool,
-        dtype: torch.dtype,
-        device: torch.device,
-        gradient: bool,
-        padded: bool = False,
-        stepwise: bool = False,
-    ) -> tuple[str, int | None]:
-        """The backend that computes a call, after any choice by shape and device, and the pairs that it computes.
-        padded: whether the mask hides keys. stepwise: whether it is a `step`."""
-        return self.backend, self.pairs_computed(shape.n, shape.m, causal)
+    def what_runs(self, shape: Shape, **call: Unpack[CallFacts]) -> tuple[str, int | None]:
+        """The backend that computes a call, after any choice by shape and device, and the pairs that it computes."""
+        return self.backend, self.pairs_computed(shape.n, shape.m, call["causal"])
 
     def dense_pairs(self, n: int, m: int) -> int:
         """Pairs of one head that the reference computes: all, unless it is cheaper."""

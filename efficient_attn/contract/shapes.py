@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Self, TypeAlias, TypeVar
+from typing import NamedTuple, NotRequired, Self, TypeAlias, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -94,6 +94,17 @@ def check_tensors(*, q: Tensor, **tensors: Tensor) -> None:
             raise UsageError(f"q, k and v must share one floating dtype, got q {q.dtype} and {name} {x.dtype}")
         if x.device != q.device:
             raise UsageError(f"q, k and v must be on one device, got q on {q.device} and {name} on {x.device}")
+
+
+class CallFacts(TypedDict):
+    """What a call is besides its shape. padded: whether the mask hides keys. stepwise: whether it is a `step`."""
+
+    causal: bool
+    dtype: torch.dtype
+    device: torch.device
+    gradient: bool
+    padded: NotRequired[bool]
+    stepwise: NotRequired[bool]
 
 
 class Sample(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from ..contract.mechanism import Attention
-from ..contract.shapes import Shape
+from ..contract.shapes import CallFacts, Shape
 from ..contract.traits import Traits
 from ..errors import UsageError, make_unknown_error
 from .entries import ADDED_BACKENDS, class_of
@@ -53,7 +53,7 @@ class _Added(Attention):
             return super().advance(q, k, v, state, **inputs)
         return step(self, q, k, v, state, **inputs)
 
-    def what_runs(self, shape: Shape, **call: Any) -> tuple[str, int | None]:
+    def what_runs(self, shape: Shape, **call: Unpack[CallFacts]) -> tuple[str, int | None]:
         return self.backend, None
 
     def why_not(self, backend: str) -> str | None:

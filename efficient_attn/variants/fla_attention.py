@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from ..contract import Attention, Mask, Shape, Traits
+from ..contract import Attention, CallFacts, Mask, Shape, Traits
 from ..errors import UnsupportedError
 from ..kernels import fla_backend
 from ..kernels.custom_ops import in_functorch_transform
@@ -55,21 +55,12 @@ class FlaAttention(Attention):
     def compiles_on(self, device: str) -> bool:
         return self.compiles or (device == "cuda" and self.requested_backend is None and self.why_not("fla") is None)
 
-    def what_runs(
-        self,
-        shape: Shape,
-        *,
-        causal: bool,
-        dtype: torch.dtype,
-        device: torch.device,
-        gradient: bool,
-        padded: bool = False,
-        stepwise: bool = False,
-    ) -> tuple[str, int | None]:
-        plain = causal and shape.n == shape.m and not stepwise and (self.fla_padding or not padded)
-        if self._selects_fla(shape, plain=plain, dtype=dtype, device=device, gradient=gradient):
+    def what_runs(self, shape: Shape, **call: Unpack[CallFacts]) -> tuple[str, int | None]:
+        is_padded, causal = call.get("padded", False), call["causal"]
+        plain = causal and shape.n == shape.m and not call.get("stepwise") and (self.fla_padding or not is_padded)
+        if self._selects_fla(shape, plain, call["dtype"], call["device"], gradient=call["gradient"]):
             return "fla", self.pairs_computed(shape.n, shape.m, causal)
-        return super().what_runs(shape, causal=causal, dtype=dtype, device=device, gradient=gradient)
+        return super().what_runs(shape, **call)
 
     def runs_fla(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **inputs: Tensor) -> bool:
         """Whether the kernels compute a call. Raises `UnsupportedError` where they were requested and cannot."""
@@ -83,10 +74,10 @@ class FlaAttention(Attention):
             return True
         plain = mask.causal and shape.n == shape.m and mask.start(shape.n, shape.m) == 0
         plain = plain and (self.fla_padding or not mask.pads_keys)
-        return self._selects_fla(shape, plain=plain, dtype=q.dtype, device=q.device, gradient=gradient)
+        return self._selects_fla(shape, plain, q.dtype, q.device, gradient=gradient)
 
     def _selects_fla(
-        self, shape: Shape, *, plain: bool, dtype: torch.dtype, device: torch.device, gradient: bool
+        self, shape: Shape, plain: bool, dtype: torch.dtype, device: torch.device, *, gradient: bool
     ) -> bool:
         """Whether the kernels run without having been requested. plain: a whole causal sequence."""
         if self.requested_backend is not None or device.type != "cuda" or not plain or shape.n < 2:

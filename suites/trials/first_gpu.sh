@@ -55,5 +55,6 @@ for spec in full gqa:kv_heads=2 sliding_window:window=128 bigbird linear retenti
 done
 attn promises 300 run promises --device "$device" --dtype "$dtype" --out "$out/runs/promises"
 attn gpu_speed 420 run gpu_speed --device "$device" --dtype "$dtype" --out "$out/runs/gpu_speed"
-attn decode 240 run decode --device "$device" --dtype "$dtype" --seq-len 4K,32K --out "$out/runs/decode"
-attn linear 240 run linear --device "$device" --dtype "$dtype" --seq-len 8K --out "$out/runs/linear"
+attn gpu_decode 240 run gpu_decode --device "$device" --dtype "$dtype" --seq-len 4K,32K --batch 16 --out "$out/runs/gpu_decode"
+attn gpu_linear 300 run gpu_linear --device "$device" --dtype "$dtype" --seq-len 8K --out "$out/runs/gpu_linear"
+attn gpu_sparse 240 run gpu_sparse --device "$device" --dtype "$dtype" --seq-len 8K --out "$out/runs/gpu_sparse"

@@ -22,7 +22,7 @@ from efficient_attn.feature_maps import FeatureMap
 from efficient_attn.kernels import fla_backend
 from efficient_attn.kernels.dense import softmax_attention
 from efficient_attn.kernels.gated import recurrence
-from efficient_attn.kernels.linear import sums
+from efficient_attn.kernels.linear import decode_step, sums
 from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 from efficient_attn.kernels.native import triton_step
 from efficient_attn.kernels.softmax import sdpa_kernels
@@ -121,7 +121,7 @@ def _step_sums(
     if divisor not in (None, replace_zero_by_one):
         config = LinearConfig(config.phi, store_totals, decays)
     here = KeyInputs(*map(get_data, keys))
-    out, (_, _, reference) = sums.step(config, get_data(q).float(), here, sums.Sums(*map(get_data, past)))
+    out, (_, _, reference) = decode_step.step(config, get_data(q).float(), here, sums.Sums(*map(get_data, past)))
     results = (out, totals[0], reference) if totals else (out.to(dtype), None, reference)
     return tuple(None if x is None else OnGpu(x) for x in results)
 

@@ -54,7 +54,7 @@ def step_sums(
     BLOCK_E: tl.constexpr,
     BLOCK_G: tl.constexpr,
 ):
-    """`sums.step`. SUMS_WEIGHTS: whether there are sums of weights, of which a single program for each head makes z.
+    """`decode_step.step`. SUMS_WEIGHTS: whether there are sums of weights, of which one program for each head makes z.
     DIVIDES: by these, or 1 where they are zero; otherwise they are stored in ``totals``."""
     head = tl.program_id(0).to(tl.int64)
     e = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)

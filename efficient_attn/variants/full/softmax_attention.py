@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract import Attention, CallFacts, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, preallocate
 from ...kernels.dense import softmax_attention
 from ...kernels.native.building import why_no_native
@@ -78,11 +78,9 @@ class SoftmaxAttention(Attention):
             return False
         return varlen.is_default(q, k, require_values(v), mask, self.dropping)
 
-    def what_runs(
-        self, shape: Shape, *, causal: bool, dtype: torch.dtype, device: torch.device, gradient: bool
-    ) -> tuple[str, int | None]:
-        backend, pairs = super().what_runs(shape, causal=causal, dtype=dtype, device=device, gradient=gradient)
-        kernels = sdpa_kernels.list_used(shape) if backend == "sdpa" and device.type == "cuda" else []
+    def what_runs(self, shape: Shape, **call: Unpack[CallFacts]) -> tuple[str, int | None]:
+        backend, pairs = super().what_runs(shape, **call)
+        kernels = sdpa_kernels.list_used(shape) if backend == "sdpa" and call["device"].type == "cuda" else []
         return ",".join(kernels) or backend, pairs
 
     def workspace_bytes(self, shape: Shape, itemsize: int, *, causal: bool, training: bool) -> int:

@@ -16,7 +16,7 @@ from ...kernels.custom_ops import any_functorch_wrapped, in_functorch_transform
 from ...kernels.dense import expand_heads
 from ...kernels.derivatives import wants_gradient
 from ...kernels.half_precision import HALF_DTYPES
-from ...kernels.linear import bidirectional, scan, sums
+from ...kernels.linear import bidirectional, decode_step, scan, sums
 from ...kernels.linear.chunks import CHUNK
 from ...kernels.linear.linear_config import (
     MAX_FEATURE_ELEMENTS,
@@ -239,7 +239,7 @@ class LinearAttention(Attention):
         for lane, past in zip(lanes, past_sums, strict=True):
             sources = q, k, v, past.kv, *inputs.values(), *self.parameters()
             single = q.shape[2] == 1 and valid is None and not wants_gradient(*sources)
-            attend = sums.step if single else scan.scan
+            attend = decode_step.step if single else scan.scan
             rows, past = attend(lane.configure(config), lane.rows, KeyInputs(keys, values, folded, lane.logs), past)
             out.append(rows)
             next_sums.append(lane.rebase(past))

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...contract import Attention, Growth, Mask, Shape, Traits, Values, require_values
+from ...contract import Attention, CallFacts, Growth, Mask, Shape, Traits, Values, require_values
 from ...contract.decode_state import KVCache, RollingCache, preallocate
 from ...kernels.custom_ops import have_numbers, in_functorch_transform
 from ...kernels.dense import softmax_attention
@@ -154,20 +154,11 @@ class SparseAttention(Attention):
 
     def pairs_computed(self, n: int, m: int, causal: bool) -> int:
         heads, width = self.dims.heads or self.dims.kv_heads or 1, self.dims.head_dim or 64
-        return self.what_runs(Shape(1, heads, heads, n, m, width, width), causal=causal)[1]
+        call = CallFacts(causal=causal, dtype=torch.float32, device=CPU, gradient=False)
+        return self.what_runs(Shape(1, heads, heads, n, m, width, width), **call)[1]
 
-    def what_runs(
-        self,
-        shape: Shape,
-        *,
-        causal: bool,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device = CPU,
-        gradient: bool = False,
-        padded: bool = False,
-        stepwise: bool = False,
-    ) -> tuple[str, int]:
-        g = Geometry(shape.n, shape.m, shape.m - shape.n, causal)
+    def what_runs(self, shape: Shape, **call: Unpack[CallFacts]) -> tuple[str, int]:
+        g, dtype, device = Geometry(shape.n, shape.m, shape.m - shape.n, call["causal"]), call["dtype"], call["device"]
         if self._runs_flex(shape.n, shape.m, dtype, device):
             return "flex", sum(tile.pairs for tiling in self._make_plan(g) for tile in tiling.tiles)
         native = is_native(dtype, device)

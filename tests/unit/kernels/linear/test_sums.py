@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import efficient_attn as ea
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one
-from efficient_attn.kernels.linear import linear_config, scan, sums
+from efficient_attn.kernels.linear import decode_step, linear_config, scan, sums
 from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 from efficient_attn.variants.linear.linear_attention import away_from_zero
 
@@ -119,7 +119,7 @@ def test_steps_equal_the_scan(weights: str | None, divided: bool) -> None:
         keys = KeyInputs(
             k[:, position], v[:, position], None, None if log_weights is None else log_weights[:, position]
         )
-        out, past = sums.step(config, q[:, :, position], keys, past)
+        out, past = decode_step.step(config, q[:, :, position], keys, past)
         rows.append(out)
     torch.testing.assert_close(torch.cat(rows, 2), want, rtol=0, atol=1e-12)
     torch.testing.assert_close(past.kv, after.kv, rtol=0, atol=1e-11)

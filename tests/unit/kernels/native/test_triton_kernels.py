@@ -21,7 +21,7 @@ from triton_runs import DEVICE, DTYPES, ROUNDING, compiles_kernels, draw, runs_k
 from efficient_attn.feature_maps import FeatureMap, elu_plus_one, relu, scaled_identity
 from efficient_attn.kernels.gated import recurrence
 from efficient_attn.kernels.gated.stretch import Inputs
-from efficient_attn.kernels.linear import sums
+from efficient_attn.kernels.linear import decode_step, sums
 from efficient_attn.kernels.linear.linear_config import KeyInputs, LinearConfig, replace_zero_by_one
 from efficient_attn.kernels.linear.sums import Sums
 from efficient_attn.kernels.native import triton_step
@@ -114,7 +114,7 @@ def test_sums_and_rows_equal_exact_ones(
         before = None if past.reference is None else past.reference.clone()
         out, after = sums._step_in_triton(config, q, KeyInputs(k, v, None, logs), past)
         assert before is None or torch.equal(past.reference, before)  # earlier references stay as they are
-        plain_out, plain = sums.step(config, q, KeyInputs(k, v, None, logs), plain)
+        plain_out, plain = decode_step.step(config, q, KeyInputs(k, v, None, logs), plain)
         rows, size = exact.step(q, k, v, logs)
         assert (out.dtype, out.shape) == (plain_out.dtype, plain_out.shape)
         _assert_near(out, rows, size, ROUNDING[dtype] + STATE_ROUNDING * scale)  # of exponentials, also in torch
@@ -177,7 +177,7 @@ def test_numbers_that_are_not_finite_stay_in_their_rows() -> None:
         q[0, 1, 0, 2] = v[1, 0, 1] = float("nan")
         k[1, 0, 3] = float("inf")
         outs = []
-        for step in (sums._step_in_triton, sums.step):
+        for step in (decode_step._step_in_triton, decode_step.step):
             past = sums.make_sums(config, 2, 5, 3, v[:0], weighted=False)
             outs.append(step(config, q, KeyInputs(k, v), past)[0])
         torch.testing.assert_close(*outs, equal_nan=True)
