@@ -110,7 +110,7 @@ def test_packed_sequences_are_one_call(
         work, _ = count(gpu, lambda: attn(q, k, k, mask))
         assert work.launches.total() == 2  # the kernel, and the numbers of dropout
         assert not work.waits.total() + work.copies.total() + work.mixed.total()
-        assert autotuner.list_choices() == "attention=varlen"
+        assert "attention=varlen" in autotuner.list_choices().split()  # others are those of the references
 
 
 @pytest.mark.parametrize(
