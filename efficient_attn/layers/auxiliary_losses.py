@@ -29,11 +29,13 @@ def train_selections(model: nn.Module) -> list[Attention]:
 
 @contextmanager
 def collect_auxiliary_losses(model: nn.Module) -> Iterator[list[Tensor]]:
-    """The losses of all mechanisms in a model, one for each call in the block that is in training mode:
+    """The losses of all mechanisms in a model, one for each call in the block:
 
-    with ea.collect_auxiliary_losses(model) as auxiliary:
-        loss = compute_loss(model(tokens))
-    sum(auxiliary, loss).backward()
+        with ea.collect_auxiliary_losses(model) as auxiliary:
+            loss = compute_loss(model(tokens))
+        sum(auxiliary, loss).backward()
+
+    Calls in evaluation mode have none.
     """
     losses: list[Tensor] = []
 
