@@ -24,6 +24,7 @@ from ..kernels.half_precision import HALF_DTYPES
 from ..kernels.linear import scan, sums
 from ..kernels.linear.linear_config import KeyInputs
 from ..kernels.linear.sums import Sums, relative_weights
+from ..variants.linear.fla_linear import FlaLinearAttention
 from ..variants.linear.lanes import Lane, unfold
 from ..variants.linear.linear_attention import LinearAttention, fold_valid
 from ..variants.linear.retention import Retention
@@ -33,6 +34,8 @@ from .collectives import Ranks, gather_parts
 
 def why_no_states(attn: Attention) -> str | None:
     """Why `attend_with_states` does not support a mechanism; None if it does."""
+    if attn.requested_backend == "fla":
+        return "its backend 'fla' computes whole sequences"
     if isinstance(attn, RecurrentAttention):
         return None if type(attn).compute is RecurrentAttention.compute else "it has a computation of its own"
     if not isinstance(attn, LinearAttention):
@@ -41,7 +44,7 @@ def why_no_states(attn: Attention) -> str | None:
         return "its normalised decays count the positions of all ranks"
     if type(attn).key_weights is not LinearAttention.key_weights:
         return "its keys have weights that depend on the positions before"
-    if type(attn).compute not in (LinearAttention.compute, Retention.compute):
+    if type(attn).compute not in (LinearAttention.compute, FlaLinearAttention.compute, Retention.compute):
         return "it has a computation of its own"
     return None
 

@@ -153,10 +153,11 @@ def test_plan_estimates_each_case(command: Any) -> None:
 
 
 def test_plan_does_not_estimate_absent_devices(command: Any) -> None:
-    done = command("plan", "quickstart", "--quick", "--device", "cuda")
+    plan = "plan", "quickstart", "--quick", "--device", "cuda", "--dtype", "bfloat16"
+    done = command(*plan)
     assert (done.code, done.err) == (0, "")
     assert re.search(r"\n\d+ cases\ncuda: not estimated \(.*CUDA.*\)\n$", done.out)
-    found = json.loads(command("plan", "quickstart", "--quick", "--device", "cuda", "--json").out)
+    found = json.loads(command(*plan, "--json").out)
     assert {(case["expected_s"], case["expected_bytes"]) for case in found} == {(None, None)}
 
 

@@ -17,7 +17,8 @@ import efficient_attn as ea
 from efficient_attn.contract.decode_state import KVCache, LatentCache, RollingCache, select_state_rows
 from efficient_attn.contract.shapes import Dims
 from efficient_attn.testing import Subject
-from efficient_attn.variants.full.forgetting import ForgettingCache
+from efficient_attn.variants.full.forgetting import ForgettingCache, ForgettingRing
+from efficient_attn.variants.full.windowed_softmax import WindowedSoftmax
 from efficient_attn.variants.selected.block_attention import SummaryCache
 from efficient_attn.variants.selected.compressed_cache import CompressedCache
 from efficient_attn.variants.selected.dsa import IndexedCache
@@ -79,8 +80,8 @@ def bound_bytes(state: Any, positions: int, s: Sizes) -> int:
     if isinstance(state, IndexedCache):
         assert state.index_keys is not None
         return s.batch * positions * state.index_keys.shape[3] * s.dtype.itemsize
-    if isinstance(state, ForgettingCache):
-        return s.batch * s.kv_heads * positions * 8
+    if isinstance(state, ForgettingCache | ForgettingRing):
+        return s.batch * s.kv_heads * state.slots * 8
     if not isinstance(state, PagedCache):
         return 0
     return s.batch * s.kv_heads * 2 * -(-positions // state.page) * s.head_dim * s.dtype.itemsize
@@ -92,6 +93,8 @@ def count_cached(attn: ea.Attention, state: Any, positions: int) -> int:
         return min(positions, attn.window + attn.keys)
     if not isinstance(state, RollingCache):
         return positions
+    if isinstance(attn, WindowedSoftmax):
+        return min(positions, 1 + int(attn.window or 0))
     assert isinstance(attn, SparseAttention)
     assert attn.pattern.reach is not None
     return min(positions, attn.pattern.reach.prefix + attn.pattern.reach.back + 1)

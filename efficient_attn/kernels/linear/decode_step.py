@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..mask_cache import MASK_CACHE
 from ..native import triton_step
-from ..sparse.mask_cache import MASK_CACHE
 from .linear_config import KeyInputs, LinearConfig, divide
 from .sums import Sums, dot_rows, rescale
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..sparse.mask_cache import MASK_CACHE
+from ..mask_cache import MASK_CACHE
 from .sums import Sums, exponentiate, zero_if_infinite
 
 NEG_INF = float("-inf")

@@ -230,7 +230,7 @@ def compute_decays(
     a tensor that any later mode may use."""
     with torch.inference_mode(False), torch.no_grad():
         distance = torch.arange(start, start + n, device=device)[:, None] - torch.arange(m, device=device)
-        logs = torch.tensor(rates, dtype=torch.float64, device=device)[:, None, None] * -distance
+        logs = torch.tensor(rates, dtype=torch.float64)[:, None, None].to(device) * -distance
         return logs.masked_fill_(distance < 0, float("-inf")).exp_().to(dtype)
 
 

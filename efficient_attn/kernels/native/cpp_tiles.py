@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ...shared_caches import shared_cache
-from ..sparse.mask_cache import MASK_CACHE, MAX_CACHED_PAIRS
+from ..mask_cache import MASK_CACHE
+from ..sparse.additive_masks import MAX_CACHED_PAIRS
 from ..sparse.tiles import Step, Tile, TilePlan, Tiling, View
 from .building import call, contiguous_rows, count_parts, make_integers, pack_tensors
 

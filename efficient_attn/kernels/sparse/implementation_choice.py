@@ -16,7 +16,7 @@ from ..autotuning.candidates import Candidates, Tunable, TuningPoint, format_kin
 from ..custom_ops import have_numbers
 from ..derivatives import wants_gradient
 from ..native.building import is_available
-from .mask_cache import MAX_CACHED_PAIRS
+from .additive_masks import MAX_CACHED_PAIRS
 from .parts import PlanConfig, SparseInputs, softmax_over_plan
 from .tile_plan import plan_parts
 from .tiles import TilePlan

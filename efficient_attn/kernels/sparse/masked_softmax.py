@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ...patterns import Geometry, Pattern
 from ..half_precision import fused_dtype
+from ..mask_cache import MASK_CACHE
 from ..softmax.fused import attend_with_lse, contiguous_rows, gradients_with_lse
 from ..softmax.merge import FusedInputs, FusedOptions
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
+from .additive_masks import MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
 
 
 def pattern_mask(pattern: Pattern, g: Geometry, dtype: torch.dtype, device: torch.device) -> Tensor | None:

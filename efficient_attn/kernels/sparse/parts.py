@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from ..half_precision import fused_dtype
+from ..mask_cache import MASK_CACHE
 from ..native import cpp_tiles
 from ..softmax.fused import additive_mask
 from ..softmax.merge import FusedInputs, FusedOptions, attend, attend_backward, join
 from ..softmax.softmax_kernel import SavedSoftmax, SoftmaxKernel
-from .mask_cache import MASK_CACHE, MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
+from .additive_masks import MAX_CACHED_PAIRS, AdditiveMask, make_additive_mask
 from .tiles import Step, TilePlan, Tiling
 
 

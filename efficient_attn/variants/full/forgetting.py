@@ -49,9 +49,9 @@ class ForgettingRing(RollingCache):
     def extend_sums(self, k: Tensor, v: Tensor, log_forget: Tensor) -> tuple[Tensor, Tensor, Tensor, Mask, Self]:
         """As that of `ForgettingCache`."""
         keys, values, mask = self.extend(k, v)
-        past = log_forget.new_zeros(*k.shape[:2], self.slots).double() if self.sums is None else self.sums
-        sums = torch.cat([past, _sum_gates(self, past[..., -1:], log_forget)], -1)
-        state = replace(self.append(k, v), sums=sums[..., -self.slots :].clone())
+        stored = log_forget.new_zeros(*k.shape[:2], self.slots).double() if self.sums is None else self.sums
+        sums = torch.cat([stored, _sum_gates(self, stored[..., -1:], log_forget)], -1)
+        state = replace(self.append(k, v), sums=stored.copy_(sums[..., -self.slots :]))
         return keys, values, sums[..., -keys.shape[2] :], mask, state
 
 

@@ -12,7 +12,7 @@ from ...contract.mask import zero_invalid
 from ...kernels import fla_backend
 from ...kernels.dense import widen
 from ...kernels.linear.linear_config import replace_zero_by_one
-from ...kernels.sparse.mask_cache import MASK_CACHE
+from ...kernels.mask_cache import MASK_CACHE
 from ..fla_attention import FlaAttention
 from .linear_attention import LinearAttention
 

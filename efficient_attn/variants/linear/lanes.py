@@ -10,7 +10,7 @@ from ...kernels.custom_ops import in_functorch_transform
 from ...kernels.linear import scan, sums
 from ...kernels.linear.linear_config import KeyInputs, LinearConfig
 from ...kernels.linear.sums import Sums
-from ...kernels.sparse.mask_cache import MASK_CACHE
+from ...kernels.mask_cache import MASK_CACHE
 
 
 class Lane(NamedTuple):

@@ -47,7 +47,7 @@ SHARED = {"contract/mechanism.py", "contract/mask.py", "kernels/dense.py", "erro
             | {
                 f"kernels/sparse/{part}.py"
                 for part in (
-                    *("flex_backend", "gathered_blocks", "implementation_choice", "mask_cache", "masked_softmax"),
+                    *("flex_backend", "gathered_blocks", "implementation_choice", "additive_masks", "masked_softmax"),
                     *("parts", "tile_plan", "tiles", "views"),
                 )
             }

@@ -1,25 +1,16 @@
-"""Additive masks of a geometry, created once: in a short call creating one takes longer than the softmax."""
+"""Masks and weights of a geometry, created once: in a short call creating them takes longer than the products."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from ...shared_caches import shared_cache
-from ..softmax.fused import additive_mask
+from ..shared_caches import shared_cache
 
 MAX_CACHE_BYTES = 1 << 24  # bytes of all cached masks
-MAX_CACHED_PAIRS = 1 << 20  # pairs of a cached mask
-
-
-class AdditiveMask(NamedTuple):
-    """What is added to scores, -inf for masked pairs, and the rows without keys; None if all have some."""
-
-    scores: Tensor | None
-    empty_rows: Tensor | None
 
 
 Mask = TypeVar("Mask", bound=tuple[Tensor | None, ...])  # in the form that a kernel needs
@@ -58,14 +49,6 @@ class _MaskCache:
 
 
 MASK_CACHE = shared_cache(_MaskCache(MAX_CACHE_BYTES))
-
-
-def make_additive_mask(allowed: Tensor, dtype: torch.dtype) -> AdditiveMask:
-    """The additive form of ``allowed [.., rows, keys]``."""
-    if allowed.all():
-        return AdditiveMask(None, None)
-    empty_rows = ~allowed.any(-1)
-    return AdditiveMask(additive_mask(allowed, dtype), empty_rows if empty_rows.any() else None)
 
 
 def _count_bytes(mask: tuple[Any, ...]) -> int:

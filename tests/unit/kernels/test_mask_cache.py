@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.kernels.sparse.mask_cache import AdditiveMask, _MaskCache, make_additive_mask
+from efficient_attn.kernels.mask_cache import _MaskCache
+from efficient_attn.kernels.sparse.additive_masks import AdditiveMask, make_additive_mask
 
 
 def make_mask(size: int) -> AdditiveMask:
