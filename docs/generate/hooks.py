@@ -28,6 +28,7 @@ NEEDS = {
 }
 MARKED_NEED = re.compile(rf"^<!-- needs: ({'|'.join(NEEDS)}) -->$", re.MULTILINE)
 MARKED_FILE = re.compile(r"^<!-- file: (\S+) -->\n```(\w+)$", re.MULTILINE)
+CHANGELOG = "project/changelog.md"
 STYLE_SHEET = ROOT / "efficient_attn/report/templates/style.css"
 VERBATIM = re.compile(r"(<(?:pre|script|textarea)\b.*?</(?:pre|script|textarea)>)", re.DOTALL)
 INDENTED_LINES = re.compile(r"\s*\n\s*")
@@ -58,7 +59,8 @@ def on_files(files: Files, config: Any) -> Files:
     for source, uri in list_outside_pages().items():
         text = rewrite_links(source.read_text(encoding="utf-8"), source=source, uri=uri)
         is_report = uri.endswith("/report.md")  # reachable by links only
-        head = "---\nsearch:\n  exclude: true\n---\n\n" if is_report else ""
+        is_searched = not is_report and uri != CHANGELOG  # which names again what other pages explain
+        head = "" if is_searched else "---\nsearch:\n  exclude: true\n---\n\n"
         inclusion = InclusionLevel.NOT_IN_NAV if is_report else InclusionLevel.UNDEFINED
         files.append(File.generated(config, uri, content=head + text, inclusion=inclusion))
     for picture in sorted(ROOT.glob("results/*/plots/*.png")):
