@@ -28,10 +28,20 @@ class ChunkWeights(NamedTuple):
     reference: Tensor | None  # [Bh], of the state after the last
 
 
+Columns = list[Tensor]  # of sums: [Bh, F, E], and where something divides those of weights, [Bh, F, 1], or both in one
+Values = tuple[Tensor | None, ...]  # [Bh C, c, E] for each of these; None for the ones whose sums are those of weights
+
+
+def joins_ones(x: Tensor) -> bool:
+    """Whether values have a further column of ones, so that the same products give the sums of weights: on a GPU, where
+    each costs a launch. On a CPU one more column takes as long as sixteen more."""
+    return x.device.type != "cpu"
+
+
 class ScanState:
-    """The sums over all chunks so far ``[Bh, F, E]``, or in the backward pass their gradients; None is zero. decays,
-    steady, rates: see `LinearConfig`. divides: whether sums of weights are divisors, which are one more column;
-    otherwise they are not computed."""
+    """The sums over all chunks so far, or in the backward pass their gradients, as `Columns`; None is zero. decays,
+    steady, rates: see `LinearConfig`. divides: whether sums of weights are divisors; otherwise they are not computed.
+    """
 
     def __init__(
         self,
@@ -43,21 +53,28 @@ class ScanState:
         rates: tuple[float, ...] = (),
     ) -> None:
         self.decays, self.steady, self.divides, self.rates = decays, steady, divides, rates
-        self.sums, self._z, self.reference = None, None, None if past is None else past.reference
+        self.columns: Columns | None = None
+        self._z, self.reference = None, None if past is None else past.reference
         self._steady_weights: dict[tuple[int, int], ChunkWeights] = {}
         if past is not None:
             self.replace(past.kv, past.z)
 
     def replace(self, kv: Tensor, z: Tensor) -> None:
         """Set the sums to copies of these, as `split` returns them."""
-        self.sums, self._z = (torch.cat([kv, z[..., None]], 2), None) if self.divides else (kv.clone(), z)
+        if not self.divides:
+            self.columns, self._z = [kv.clone()], z
+        else:
+            self.columns = [torch.cat([kv, z[..., None]], 2)] if joins_ones(kv) else [kv.clone(), z[..., None].clone()]
 
     def split(self) -> tuple[Tensor, Tensor]:
         """The sums of products ``[Bh, F, E]`` and those of keys ``[Bh, F]``."""
-        assert self.sums is not None
+        assert self.columns is not None
+        kv, z = self.columns[0], self._z
+        if self.divides and joins_ones(kv):
+            return kv[..., :-1].contiguous(), kv[..., -1].contiguous()
         if self.divides:
-            return self.sums[..., :-1].contiguous(), self.sums[..., -1].contiguous()
-        return self.sums, self.sums.new_zeros(self.sums.shape[:2]) if self._z is None else self._z.clone()
+            return kv, self.columns[1][..., 0]
+        return kv, kv.new_zeros(kv.shape[:2]) if z is None else z.clone()
 
     def compute_weights(self, a: Tensor | None, y: Tensor, count: int) -> ChunkWeights | None:
         """The weights in ``count`` chunks ``y [Bh C, c, F]`` of equal length, from logarithms ``a [Bh, C c]``."""
@@ -78,60 +95,71 @@ class ScanState:
         return weights._replace(reference=a[:, -1].double())
 
     def read(
-        self, y: Tensor, v: Tensor, count: int, weights: ChunkWeights | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """The sums before each of C chunks of keys ``[Bh C, c, F]`` and values ``[Bh C, c, E]``, and those of each
-        chunk ``[Bh, C, F E]``, for `advance`. A single chunk reads the state, and has none."""
+        self, y: Tensor, values: Values, count: int, weights: ChunkWeights | None
+    ) -> tuple[Columns | None, Columns | None]:
+        """The sums before each of C chunks of keys ``[Bh C, c, F]`` and values, and those of each chunk ``[Bh, C, F
+        E]``, for `advance`. A single chunk reads the state, and has none."""
         if count == 1:
-            return self.sums, None
-        chunk_sums = (y.mT @ weigh_sums(v, weights)).view(-1, count, y.shape[2] * v.shape[2])
-        before = self._coefficients(chunk_sums, weights)[:, :count] @ chunk_sums
-        if self.sums is not None:
-            _add_state(before, self.sums, None if weights is None else weights.carry[:, :count])
-        return before.view(len(y), y.shape[2], v.shape[2]), chunk_sums
+            return self.columns, None
+        chunk_sums = [_sum_values(y, v, weights).reshape(-1, count, y.shape[2] * _count_columns(v)) for v in values]
+        coefficients = self._coefficients(chunk_sums[0], weights)[:, :count]
+        before = [coefficients @ x for x in chunk_sums]
+        self._add_columns(before, None if weights is None else weights.carry[:, :count])
+        return [x.view(len(y), y.shape[2], -1) for x in before], chunk_sums
 
-    def advance(self, y: Tensor, v: Tensor, weights: ChunkWeights | None, chunk_sums: Tensor | None) -> None:
+    def advance(self, y: Tensor, values: Values, weights: ChunkWeights | None, chunk_sums: Columns | None) -> None:
         """Add the chunks to the state, in place if there is one."""
         if weights is not None:
             self.reference = weights.reference
-        factors = None if weights is None else weights.sums[:, -1:]
-        self._add(y, v if chunk_sums is not None else weigh_sums(v, weights), weights, chunk_sums, factors)
+        if chunk_sums is not None:
+            self._add_chunks(chunk_sums, y.shape[2], weights, None if weights is None else weights.sums[:, -1:])
+            return
+        past = self._decay(weights)
+        columns = zip(values, past or [None] * len(values), strict=True)
+        self.columns = [_sum_values(y, v, weights, total) for v, total in columns]
 
     def read_backward(
-        self, x: Tensor, tops: Tensor, count: int, weights: ChunkWeights | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+        self, x: Tensor, tops: Columns, count: int, weights: ChunkWeights | None
+    ) -> tuple[Columns | None, Columns | None]:
         """The transpose of `read`: gradients of each chunk's sums, from rows ``[Bh C, G c, F]`` and their gradients."""
         if count == 1:
-            return self.sums, None
-        chunk_grads = (x.mT @ weigh_past(tops, weights)).view(-1, count, x.shape[2] * tops.shape[2])
-        coefficients = self._coefficients(chunk_grads, weights).mT
-        after = coefficients[..., :count] @ chunk_grads
-        if self.sums is not None:
-            _add_state(after, self.sums, None if weights is None else coefficients[..., count:])
-        return after.view(len(x), x.shape[2], tops.shape[2]), chunk_grads
+            return self.columns, None
+        chunk_grads = [_sum_rows(x, top, weights).reshape(-1, count, x.shape[2] * top.shape[2]) for top in tops]
+        coefficients = self._coefficients(chunk_grads[0], weights).mT
+        after = [coefficients[..., :count] @ grads for grads in chunk_grads]
+        self._add_columns(after, None if weights is None else coefficients[..., count:])
+        return [grads.view(len(x), x.shape[2], -1) for grads in after], chunk_grads
 
     def advance_backward(
-        self, x: Tensor, tops: Tensor, weights: ChunkWeights | None, chunk_grads: Tensor | None
+        self, x: Tensor, tops: Columns, weights: ChunkWeights | None, chunk_grads: Columns | None
     ) -> None:
         """From the gradient by the state after chunks to that by the state before them."""
-        factors = None if weights is None else weights.carry[:, :-1].mT
-        self._add(x, tops if chunk_grads is not None else weigh_past(tops, weights), weights, chunk_grads, factors)
+        if chunk_grads is not None:
+            self._add_chunks(chunk_grads, x.shape[2], weights, None if weights is None else weights.carry[:, :-1].mT)
+            return
+        past = self._decay(weights)
+        self.columns = [
+            _sum_rows(x, top, weights, total) for top, total in zip(tops, past or [None] * len(tops), strict=True)
+        ]
 
-    def _add(
-        self, x: Tensor, v: Tensor, weights: ChunkWeights | None, chunk_sums: Tensor | None, factors: Tensor | None
+    def _decay(self, weights: ChunkWeights | None) -> Columns | None:
+        if self.columns is None or weights is None:
+            return self.columns
+        return [x.mul_(weights.carry[:, -1:]) for x in self.columns]
+
+    def _add_chunks(
+        self, chunk_sums: Columns, features: int, weights: ChunkWeights | None, factors: Tensor | None
     ) -> None:
-        """Add ``x^T v`` of one chunk, or the sums of several by factors ``[Bh, 1, C]``, to the decayed state."""
-        past = self.sums
-        if chunk_sums is None and past is not None:
-            past = past if weights is None else past.mul_(weights.carry[:, -1:])
-            self.sums = past.baddbmm_(x.mT, v)
-        elif chunk_sums is None:
-            self.sums = x.mT @ v
-        else:
-            total = chunk_sums.sum(1, keepdim=True) if factors is None else factors @ chunk_sums
-            if past is not None:
-                _add_state(total, past, None if weights is None else weights.carry[:, -1:])
-            self.sums = total.view(len(total), x.shape[2], v.shape[2])
+        """Add the sums of several chunks, by factors ``[Bh, 1, C]``, to the decayed state."""
+        totals = [x.sum(1, keepdim=True) if factors is None else factors @ x for x in chunk_sums]
+        self._add_columns(totals, None if weights is None else weights.carry[:, -1:])
+        self.columns = [total.view(len(total), features, -1) for total in totals]
+
+    def _add_columns(self, sums: Columns, carry: Tensor | None) -> None:
+        """Add the state, weighted by ``[Bh, C, 1]``, to sums ``[Bh, C, F E]``, in place."""
+        for total, state in zip(sums, self.columns or [], strict=bool(self.columns)):
+            flat = state.reshape(len(state), 1, -1)
+            total.add_(flat) if carry is None else total.addcmul_(flat, carry)
 
     @staticmethod
     def _coefficients(chunk_sums: Tensor, weights: ChunkWeights | None) -> Tensor:
@@ -142,10 +170,33 @@ class ScanState:
         return find_triangle(count + 1, count, chunk_sums.dtype, chunk_sums.device).expand(heads, -1, -1)
 
 
-def _add_state(sums: Tensor, state: Tensor, carry: Tensor | None) -> None:
-    """Add a state ``[Bh, F, E]``, weighted by ``[Bh, C, 1]``, to sums ``[Bh, C, F E]``, in place."""
-    flat = state.reshape(len(state), 1, -1)
-    sums.add_(flat) if carry is None else sums.addcmul_(flat, carry)
+def _count_columns(v: Tensor | None) -> int:
+    return 1 if v is None else v.shape[2]
+
+
+def _sum_values(y: Tensor, v: Tensor | None, weights: ChunkWeights | None, total: Tensor | None = None) -> Tensor:
+    """``y^T v`` of chunks ``[Bh C, F, E]``, weighted, or the sums of keys if v is None; added to a total, in place."""
+    if v is not None:
+        return add_product(total, y.mT, weigh_sums(v, weights))
+    if weights is None:
+        z = y.sum(1)[..., None]
+    else:
+        z = (weights.keys.mT @ y.reshape(len(weights.keys), -1, *y.shape[1:])).flatten(0, 2)[..., None]
+    return z if total is None else total.add_(z)
+
+
+def _sum_rows(x: Tensor, top: Tensor, weights: ChunkWeights | None, total: Tensor | None = None) -> Tensor:
+    """``x^T top`` of chunks ``[Bh C, F, E]``, weighted; added to a total, in place."""
+    weighted = weigh_past(top, weights)
+    if top.shape[2] > 1:
+        return add_product(total, x.mT, weighted)
+    z = (weighted.mT @ x).mT  # in the faster order
+    return z if total is None else total.add_(z)
+
+
+def add_product(total: Tensor | None, x: Tensor, y: Tensor) -> Tensor:
+    """``total + x @ y``, in place if there is a total."""
+    return x @ y if total is None else total.baddbmm_(x, y)
 
 
 def find_triangle(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:

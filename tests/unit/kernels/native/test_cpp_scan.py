@@ -87,11 +87,12 @@ def test_strided_tensors_are_supported() -> None:
     x, y, v = draw(2, 16, 40, 3).transpose(1, 3), draw(40, 2, 16).transpose(0, 1), draw(2, 16, 40).mT
     grad_tops, grad_totals = draw(1, 1, 1, 1).expand(2, 3, 40, 16), draw(2, 3, 1, 1).expand(2, 3, 40, 1)
     ours, theirs = make_states(2, 16, 16, torch.float64)
-    ours.sums, theirs.sums = (state.sums.mT.contiguous().mT for state in (ours, theirs))
+    for state in (ours, theirs):
+        state.columns = [x.mT.contiguous().mT for x in state.columns or []]
     assert_agree(attend(native, x, y, v, ours), attend(chunks, x, y, v, theirs))
     keys, grads = Stretch(y, v, None), OutputGrads(grad_tops, grad_totals)
     pairs = (native, ours), (chunks, theirs)
-    assert_agree(*([kernel.backward_queries(grads, keys, state)[0], state.sums] for kernel, state in pairs))
+    assert_agree(*([kernel.backward_queries(grads, keys, state)[0], *state.split()] for kernel, state in pairs))
     assert_agree(*(list(kernel.backward_keys(x, keys, grads, state, [None])) for kernel, state in pairs))
 
 
@@ -204,14 +205,14 @@ def test_threads_of_large_stretches_compute_the_same(monkeypatch: pytest.MonkeyP
         state = make_states(heads, width, width, torch.float32)[0]
         outputs = attend(native, x, y, v, state)
         grads = OutputGrads(x[..., :width] * 0.5, None)
-        results.append([*outputs, state.sums, *native.backward_keys(x, Stretch(y, v, None), grads, state, [None])])
+        results.append([*outputs, *state.split(), *native.backward_keys(x, Stretch(y, v, None), grads, state, [None])])
         keys, state = KeyInputs(y, v), make_states(heads, width, width, torch.float32)[0]
         out, totals = native.attend_rows(elu_plus_one, x, keys, state, divides=True)
         rows, options = (x[..., :width] * 0.5, out, totals), {"divides": True}
         results[-1] += [
             out,
             totals,
-            state.sums,
+            *state.split(),
             native.backward_query_rows(elu_plus_one, x, keys, rows, state, **options),
         ]
         results[-1] += native.backward_key_rows(elu_plus_one, x, keys, rows, state, **options)
