@@ -24,6 +24,7 @@ from .worker import WorkerFinished, WorkerReady, WorkerSetup, run_worker
 Method = Literal["forkserver", "spawn", "inline"]
 PRELOAD = (run_worker.__module__, "torch._dynamo")  # the profiler imports torch._dynamo when it is first used
 ENDING_S = 2.0  # in which a worker ends after its job
+TRACE_S = 3.0  # in which a worker that hangs begins to write its stack, if other programs leave it a processor
 START_S = 300.0  # time limit for a worker to start and report its first case, plug-ins included
 
 
@@ -117,7 +118,7 @@ class LocalEngine:
                     return
                 elif message is None:
                     position = board.position  # read before the signal, which may wake the worker up
-                    _request_trace(process)
+                    _request_trace(process, trace)
                     raise WorkerDied(*position, "timeout", "stopped" + _read_location(trace))
                 else:
                     yield message
@@ -193,12 +194,16 @@ def _count_oom_kills() -> int:
     return int(counters.get("oom_kill", 0))
 
 
-def _request_trace(process: Any) -> None:
-    """Have faulthandler write the stack of a worker that hangs, which works in C code too."""
-    if hasattr(signal, "SIGUSR1") and process.pid:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGUSR1)
-        time.sleep(0.2)
+def _request_trace(process: Any, trace: Path) -> None:
+    """Have faulthandler write the stack of a worker that hangs, which works in C code too, and wait for it."""
+    if not hasattr(signal, "SIGUSR1") or not process.pid:
+        return
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGUSR1)
+    deadline = time.monotonic() + TRACE_S
+    while time.monotonic() < deadline and not (trace.is_file() and trace.stat().st_size):
+        time.sleep(0.02)
+    time.sleep(0.1)  # it is written line by line
 
 
 def _read_location(trace: Path) -> str:
