@@ -29,6 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     autotuner.clear_choices()
     with pretended_gpu() as gpu:
         yield gpu
+        monkeypatch.undo()  # the test's patches before those of the pretended GPU, which they replaced
     autotuner._TABLES.pop((sdpa_kernels.ATTENTION.name, torch.get_num_threads()), None)
     autotuner.clear_choices()
 

@@ -150,8 +150,8 @@ def test_other_calls_with_padding_are_left_to_masks() -> None:
 def test_devices_without_flash_attention_are_left_to_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sdpa_kernels, "_ANSWERS", {})
     lengths = to_gpu(torch.tensor([30, 37]))
-    with pretended_gpu() as gpu:
-        monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", lambda params, debug=False: False)
+    with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.cuda, "can_use_flash_attention", lambda params, debug=False: False)
         tensors = [to_gpu(x) for x in draw(2, 37, 37, (2, 2), 64, HALF[0])]
         ea.create("full")(*tensors, ea.Mask(key_lengths=lengths))
         assert gpu.work.requested == ["flash,cudnn,efficient,math"]
