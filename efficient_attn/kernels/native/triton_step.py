@@ -39,7 +39,8 @@ def is_chosen(state: Tensor, max_rows: int, q: Tensor, *others: Tensor | None) -
     supported = supported and state.shape[1] <= max_rows and state.shape[2] <= MAX_WIDTH and q.shape[1] <= MAX_GROUP
     supported = supported and all(x.dtype in DTYPES and x.device == state.device for x in inputs)
     supported = supported and (torch.is_inference_mode_enabled() or not state.is_inference())  # torch refuses the write
-    return supported and not why_no_triton(state.device) and not torch.cuda.is_current_stream_capturing()
+    # in this order: where it is not known yet whether Triton runs, a kernel is compiled, which a capture does not allow
+    return supported and not torch.cuda.is_current_stream_capturing() and not why_no_triton(state.device)
 
 
 @cache

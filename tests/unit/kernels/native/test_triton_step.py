@@ -44,6 +44,10 @@ def test_triton_is_chosen_for_states_and_calls_that_it_supports() -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(where, name, lambda *arguments, value=value: value)
                 assert not choose()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+            patch.setattr(triton_step, "why_no_triton", lambda device: pytest.fail("a kernel is compiled in a capture"))
+            assert not choose()
     assert not triton_step.is_chosen(torch.zeros(1, 2, 2), 256, torch.zeros(1, 1, 1, 2))  # on the processor
 
 
