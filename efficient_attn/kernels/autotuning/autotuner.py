@@ -20,6 +20,7 @@ MAX_CHOICES = 10_000  # cached choices: a growing decode cache needs one for eve
 CHOICES: dict[tuple[str, int, str, tuple[int, ...]], str] = {}  # by operation, threads, kind and sizes
 _TABLES: dict[tuple[str, int], TimingTable] = {}  # by operation and threads
 _LOCK = RLock()
+ANY_POINT = TuningPoint("", ())  # of operations whose choice does not depend on sizes
 
 
 def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
@@ -29,9 +30,9 @@ def choose(tunable: Tunable, kind: str, *sizes: int) -> str:
     key = tunable.name, torch.get_num_threads(), kind, sizes
     choice = CHOICES.get(key)
     if choice is None:
-        if len(CHOICES) >= MAX_CHOICES:
-            CHOICES.clear()
-        choice = CHOICES[key] = select_implementation(tunable, key[1], TuningPoint(kind, sizes))
+        point = TuningPoint(kind, sizes)
+        choice = select_implementation(tunable, key[1], point)
+        record(tunable.name, choice, point)
     return choice
 
 
@@ -54,11 +55,11 @@ def choose_timed(
     return choose(tunable, point.kind, *point.sizes)
 
 
-def record(tunable: Tunable, point: TuningPoint, implementation: str) -> None:
-    """Count an implementation that was selected by rule among the choices."""
+def record(name: str, implementation: str, point: TuningPoint = ANY_POINT) -> None:
+    """Count an implementation that was selected by rule among the choices of an operation."""
     if len(CHOICES) >= MAX_CHOICES:
         CHOICES.clear()
-    CHOICES[tunable.name, torch.get_num_threads(), point.kind, point.sizes] = implementation
+    CHOICES[name, torch.get_num_threads(), point.kind, point.sizes] = implementation
 
 
 def list_timed(tunable: Tunable) -> TimingTable:
@@ -126,11 +127,6 @@ def use_tables(tables: Mapping[str, TimingTable], threads: int) -> None:
 def clear_choices() -> None:
     """Clear the cached choices."""
     CHOICES.clear()
-
-
-def record_choice(name: str, implementation: str) -> None:
-    """List an implementation that is selected without timings."""
-    CHOICES[name, 0, "", ()] = implementation
 
 
 def list_choices() -> str:

@@ -137,7 +137,7 @@ def _launch(name: str, grid: tuple[int, int], arguments: tuple[Any, ...], **cons
 
     with torch.cuda.device_of(arguments[0]):  # Triton launches on the present device
         getattr(triton_kernels, name)[grid](*arguments, **constants)
-    autotuner.record_choice("step", "triton")
+    autotuner.record("step", "triton")
 
 
 def _mark_written(*tensors: Tensor) -> None:

@@ -66,7 +66,7 @@ def _attend_lengths(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, d
         raise UnsupportedError(f"backend 'varlen' cannot compute this call: {reason}")
     if not torch.compiler.is_compiling():
         point = sdpa_kernels.describe_call(q, k, causal=mask.causal, trains=wants_gradient(q, k, v))
-        autotuner.record(sdpa_kernels.ATTENTION, point, "varlen")
+        autotuner.record(sdpa_kernels.ATTENTION.name, "varlen", point)
     return varlen.attend(*pad_widths(q, k, v), mask, scale=scale)[..., : v.shape[-1]]
 
 

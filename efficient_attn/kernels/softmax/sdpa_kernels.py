@@ -92,7 +92,7 @@ def find_kernel(
         return next(iter(names), None)
     point = describe_call(q, k, causal=causal, trains=wants_gradient(q, k, v))
     if len(names) < 2:
-        autotuner.record(ATTENTION, point, names[0] if names else TORCH)
+        autotuner.record(ATTENTION.name, names[0] if names else TORCH, point)
         return next(iter(names), None)
 
     def time_kernels() -> Mapping[str, float]:
