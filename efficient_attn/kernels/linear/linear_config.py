@@ -53,10 +53,6 @@ class Stretch(NamedTuple):
     v: Tensor
     a: Tensor | None
 
-    def rows(self, rows: slice) -> Stretch:
-        """The keys at some positions."""
-        return Stretch(self.y[:, rows], self.v[:, rows], None if self.a is None else self.a[:, rows])
-
 
 class OutputGrads(NamedTuple):
     """Gradients by the numerators ``[Bh, G, L, E]`` of rows and by their sums of weights ``[Bh, G, L, 1]``."""
